@@ -129,16 +129,16 @@ class CompactedLog:
 
     @property
     def readable_end(self) -> int:
-        """As `PartitionActor.readable_end`; a view has nothing beyond it."""
+        """As `EntryLog.readable_end`; a view has nothing beyond it."""
         return self._log.readable_end
 
     def next_hidden(self, first: int, end: int) -> int:
-        """As `PartitionActor.next_hidden`; a view has no hidden entries."""
+        """As `EntryLog.next_hidden`; a view has no hidden entries."""
         first = max(first, self.horizon)
         return self._log.next_hidden(first, end) if first < end else end
 
     def hidden_within(self, first: int, end: int) -> list[tuple[int, int]]:
-        """As `PartitionActor.hidden_within`."""
+        """As `EntryLog.hidden_within`."""
         return self._log.hidden_within(max(first, self.horizon), end)
 
     def next_remote(self, origins: Collection[str] | None, first: int, end: int) -> int:
@@ -150,7 +150,7 @@ class CompactedLog:
         return self._log.clock_ms()
 
     async def settle(self, channel: SubscriptionChannel) -> None:
-        """As `PartitionActor.settle`."""
+        """As `EntryLog.settle`."""
         await self._log.settle(channel)
 
     @property

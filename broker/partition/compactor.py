@@ -176,7 +176,7 @@ class Compactor:
         return self._table
 
     async def offset_at_time(self, publish_ms: int) -> int:
-        """As `PartitionActor.offset_at_time`, among what the current view and the log have."""
+        """As `EntryLog.offset_at_time`, among what the current view and the log have."""
         view = self.view
         if view is None:
             return await self._log.offset_at_time(publish_ms)

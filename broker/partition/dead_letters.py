@@ -16,7 +16,8 @@ from typing import Any, Protocol
 from velaray.actors.catalog.policies import DEFAULTS
 from velaray.actors.machine import Reason, Refusal
 from velaray.actors.partition.ledger_table import NoSuchEntryError
-from velaray.actors.partition.machine import Chunk, Publish
+from velaray.actors.partition.machine import Chunk, Publish, StartAt
+from velaray.actors.partition.state import SubscriptionRef
 from velaray.broker.coordinator.coordinators import check_not_systems, is_systems
 from velaray.broker.partition.entries import CachedEntry
 from velaray.broker.partition.topic_schemas import TopicSchemas
@@ -52,16 +53,20 @@ class Partition(Protocol):
     policies: TopicPolicies
     schemas: TopicSchemas
 
+    def spawn(self, work: Any) -> asyncio.Task[Any]:
+        """Run a coroutine that is cancelled with the partition."""
+        ...
+
+
+class Log(Protocol):
+    """What the mover needs of the partition's log."""
+
     async def entry(self, offset: int) -> CachedEntry:
         """Return one entry, from memory or disk."""
         ...
 
     def position_of(self, offset: int) -> Position:
         """Return the position that clients see."""
-        ...
-
-    def spawn(self, work: Any) -> asyncio.Task[Any]:
-        """Run a coroutine that is cancelled with the partition."""
         ...
 
 
@@ -74,14 +79,35 @@ class Channel(Protocol):
         """Notify the subscription's dispatcher."""
 
 
-class TakesDeadLetters(Protocol):
-    """What `append` needs of a dead-letter topic's partition."""
-
-    async def create_subscription_at_start(self, name: str) -> None:
-        """Make sure that a durable subscription exists that gets everything."""
+class Publishing(Protocol):
+    """What `append` needs of the publish path."""
 
     async def append(self, command: Publish) -> Any:
         """Append an entry; return the reply when it is durable."""
+
+
+class Subscriptions(Protocol):
+    """What `append` needs of the table of subscriptions."""
+
+    async def create_subscription(
+        self, name: str, start: StartAt | int, properties: dict[str, str]
+    ) -> SubscriptionRef:
+        """Create a durable subscription unless it exists."""
+        ...
+
+
+class DeadLetterTopic(Protocol):
+    """What `append` needs of a dead-letter topic's partition."""
+
+    @property
+    def publishing(self) -> Publishing:
+        """The publish path."""
+        ...
+
+    @property
+    def subscriptions(self) -> Subscriptions:
+        """The table of subscriptions."""
+        ...
 
 
 def is_for_dead_letters(topic: TopicName) -> bool:
@@ -89,16 +115,17 @@ def is_for_dead_letters(topic: TopicName) -> bool:
     return str(topic.topic).endswith("-DLQ")
 
 
-async def append(partition: TakesDeadLetters, args: dict[str, Any]) -> None:
+async def append(partition: DeadLetterTopic, args: dict[str, Any]) -> None:
     """Store one entry for another actor, once for its producer and number; durable then.
 
     Raises `RemoteError` if the topic takes none.
     """
     if args["initial_subscription"]:
-        await partition.create_subscription_at_start(args["initial_subscription"])
+        name = args["initial_subscription"]
+        await partition.subscriptions.create_subscription(name, StartAt.EARLIEST, {})
     metadata = read_metadata(args["entry"])
     chunk = Chunk(metadata.uuid, 0, 1) if metadata.num_chunks_from_msg > 1 else None
-    reply = await partition.append(
+    reply = await partition.publishing.append(
         Publish(
             args["producer"],
             args["number"],
@@ -119,12 +146,14 @@ class DeadLetterMover:
     def __init__(
         self,
         partition: Partition,
+        log: Log,
         channel: Channel,
         key: ActorKey,
         on_moved: Callable[[], None],
     ) -> None:
         """``on_moved`` is called when none is left to move."""
         self._partition = partition
+        self._log = log
         self._channel = channel
         self._on_moved = on_moved
         self._topic = str(partition.key.topic_name.topic)
@@ -169,10 +198,10 @@ class DeadLetterMover:
     async def _move(self, offset: int, number: int, words: Sequence[int]) -> int:
         partition = self._partition
         try:
-            entry = bytes((await partition.entry(offset)).data)
+            entry = bytes((await self._log.entry(offset)).data)
         except NoSuchEntryError:
             return offset  # it was trimmed meanwhile: nobody misses it
-        at = MessageId(*partition.position_of(offset), partition.key.partition)
+        at = MessageId(*self._log.position_of(offset), partition.key.partition)
         mask = sum((word & (1 << 64) - 1) << 64 * place for place, word in enumerate(words))
         await self._publish(at, entry, number, mask or None)
         return offset

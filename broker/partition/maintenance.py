@@ -36,7 +36,7 @@ from velaray.actors.runtime import Runtime
 from velaray.actors.subscription.expiry import ExpiryReason
 from velaray.broker.partition import backlog
 from velaray.broker.partition.backlog import Backlog
-from velaray.broker.partition.geo_replication import RemoteSubscriptionProgress
+from velaray.broker.partition.geo_replication import GeoReplication
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.subscription.messages import ExpireEntries, GetHoldings
 from velaray.broker.topic_policies import Quota, TopicPolicies
@@ -81,38 +81,54 @@ class Partition(Protocol):
     actor_system: ActorSystem
     policies: TopicPolicies
     runtime: Runtime[PartitionState]
-    progress: RemoteSubscriptionProgress
-    channels: dict[str, SubscriptionChannel]
+    geo: GeoReplication
 
     @property
     def sessions(self) -> Collection[Session]:
         """The connections of clients."""
-
-    async def ask_subscription(self, name: str, request: Request[ReplyT]) -> ReplyT:
-        """Ask a subscription's dispatcher."""
-
-    async def delete_subscription(self, command: DeleteSubscription) -> None:
-        """Delete a durable subscription."""
+        ...
 
 
 class Log(backlog.Log, Protocol):
     """What maintenance needs of the partition's log."""
 
+    backlog: Backlog
+
     async def sync(self) -> None:
-        """Return when no loss of power takes back any entry that there is now."""
+        """Return when all present entries survive a loss of power."""
+
+
+class Subscriptions(Protocol):
+    """What maintenance needs of the table of subscriptions."""
+
+    channels: dict[str, SubscriptionChannel]
+
+    async def ask_subscription(self, name: str, request: Request[ReplyT]) -> ReplyT:
+        """Call a subscription's dispatcher."""
 
     def tell_trimmed(self) -> None:
-        """Tell the channels which entries were trimmed away."""
+        """Drop trimmed entries from all channels."""
+
+
+class Deletion(Protocol):
+    """Deletes subscriptions."""
+
+    async def delete_subscription(self, command: DeleteSubscription) -> None:
+        """Delete a durable subscription."""
 
 
 class Maintenance:
     """The rounds of one partition."""
 
-    def __init__(self, partition: Partition, log: Log) -> None:
+    def __init__(
+        self, partition: Partition, log: Log, subscriptions: Subscriptions, deletion: Deletion
+    ) -> None:
         self._partition = partition
         self._log = log
+        self._subscriptions = subscriptions
+        self._deletion = deletion
         #: How much there is to read.
-        self.backlog = Backlog(log)
+        self.backlog = log.backlog
         self._moving: Counter[str] = Counter()
         self._moves: Counter[str] = Counter()
         self._trimming = asyncio.Lock()
@@ -178,16 +194,16 @@ class Maintenance:
         spans = [table.span(ledger.ledger_id) for ledger in self._closed()]
         flat = tuple(at for span in spans if span.end for at in span[1:])
         before = self._at_rest.get(name)
-        if before is not None and name not in partition.channels:
+        if before is not None and name not in self._subscriptions.channels:
             key, held = before
             same = held.known.ref == known.ref and held.moves == moves
             if same and (key == flat or held.mark >= max(flat, default=0)):
                 return held
-        at_rest = name not in partition.channels
+        at_rest = name not in self._subscriptions.channels
         if at_rest:
-            await partition.progress.settle_at_rest(name, known.ref)
+            await partition.geo.progress.settle_at_rest(name, known.ref)
             moves = self._moves[name]
-        mark, numbers = await partition.ask_subscription(name, GetHoldings(list(flat)))
+        mark, numbers = await self._subscriptions.ask_subscription(name, GetHoldings(list(flat)))
         ids = [span.ledger_id for span in spans if span.end]
         held = Holdings(known, mark, frozenset(ids[number] for number in numbers), moves)
         if at_rest and moves == self._moves[name]:
@@ -196,11 +212,10 @@ class Maintenance:
 
     async def _move_on(self, name: str, held: Holdings, until: int, reason: ExpiryReason) -> None:
         """Have a subscription take everything before ``until`` for acknowledged."""
-        partition = self._partition
         if held.mark < until:
             await self._log.sync()
             request = ExpireEntries(self._log.end_offset, [held.mark, until], reason)
-            held.mark = await partition.ask_subscription(name, request)
+            held.mark = await self._subscriptions.ask_subscription(name, request)
             self.touched(name)
             held.moves += 1  # but if it was moved back meanwhile, that still counts
 
@@ -265,7 +280,7 @@ class Maintenance:
         partition = self._partition
         before_ms = partition.actor_system.clock_ms() - partition.policies.expiry_ms
         for name, each in held.items():
-            ref, channel = each.known.ref, partition.channels.get(name)
+            ref, channel = each.known.ref, self._subscriptions.channels.get(name)
             active = channel is not None and bool(channel.consumers)
             active = active or name.startswith(REPLICATOR_PREFIX)  # the policy decides on those
             since_ms = each.known.idle_since_ms
@@ -274,7 +289,7 @@ class Maintenance:
             else:
                 with suppress(RemoteError):  # somebody came meanwhile
                     unused = DeleteSubscription(name, ref.incarnation, before_ms)
-                    await partition.delete_subscription(unused)
+                    await self._deletion.delete_subscription(unused)
 
     # -- trimming ------------------------------------------------------------------
 
@@ -313,4 +328,4 @@ class Maintenance:
             policies = partition.policies
             rules = (policies.retention_ms, policies.retention_bytes, policies.compacting)
             await partition.runtime.ask(Trim(ledgers, self._open_bytes(), consumed, *rules))
-        self._log.tell_trimmed()
+        self._subscriptions.tell_trimmed()

@@ -5,22 +5,10 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from velaray.actors.partition.producers import AccessMode
-from velaray.broker.partition.partition_metrics import PartitionMetrics
 from velaray.broker.partition.subscription_channel import ChannelConsumer, SubscriptionChannel
 from velaray.broker.subscription.messages import Stats
 from velaray.topology.flow import Flow
 from velaray.wire.connection import WireConnection
-
-
-class Partition(Protocol):
-    """The part of a partition that `with_clients` reads."""
-
-    channels: dict[str, SubscriptionChannel]
-    meter: PartitionMetrics
-
-    def clock_ms(self) -> int:
-        """Return wall-clock milliseconds."""
-        ...
 
 
 class _Connected(Protocol):
@@ -46,12 +34,17 @@ class DescribedProducer(_Connected, Protocol):
     traffic: Flow
 
 
-def with_clients(partition: Partition, name: str, stats: Stats) -> dict[str, Any]:
-    """Return the subscription's statistics, completed with those of its connected consumers.
+def with_clients(
+    channel: SubscriptionChannel | None,
+    delivered: dict[str, Any],
+    stats: Stats,
+    now_ms: int,
+) -> dict[str, Any]:
+    """Return a dispatcher's statistics, completed with those of the connected consumers.
 
-    ``leaving`` counts the consumers that are disconnected here and that the dispatcher still has.
+    ``delivered``: what went to the consumers. ``leaving`` in the answer counts the consumers that
+    are disconnected here and that the dispatcher still has.
     """
-    channel, now_ms = partition.channels.get(name), partition.clock_ms()
     known = {} if channel is None else channel.consumers
     consumers = [
         {**each, **_consumer_traffic(known[each["number"]], now_ms)}
@@ -60,7 +53,7 @@ def with_clients(partition: Partition, name: str, stats: Stats) -> dict[str, Any
     ]
     return {
         **stats,
-        **partition.meter.delivered(name),
+        **delivered,
         "consumers": consumers,
         "leaving": len(stats["consumers"]) - len(consumers),
     }

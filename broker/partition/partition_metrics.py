@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from velaray.actors.partition.state import PartitionState
@@ -58,14 +58,19 @@ class Partition(Protocol):
     config: ClusterConfig
     actor_system: ActorSystem
     runtime: Runtime[PartitionState]
-    cache: EntryCache
-    channels: dict[str, SubscriptionChannel]
     geo: GeoReplication
 
     @property
     def sessions(self) -> Collection[Session]:
         """The connections of clients."""
         ...
+
+
+class Log(Protocol):
+    """What the metrics read of the partition's log."""
+
+    cache: EntryCache
+    failed_reads: int
 
     @property
     def end_offset(self) -> int:
@@ -76,14 +81,23 @@ class Partition(Protocol):
 class PartitionMetrics:
     """Counts for one activation of a partition, and turns counts into samples."""
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(
+        self,
+        partition: Partition,
+        log: Log,
+        channels: Mapping[str, SubscriptionChannel],
+        published: Flow,
+    ) -> None:
+        """``channels``: the open channels, by subscription; ``published``: the entries that clients
+        published."""
         self._partition = partition
+        self._log = log
+        self._channels = channels
         self._labels = Labels(partition.config.name, partition.key)
         now_ms = partition.actor_system.clock_ms()
-        self.published = Flow(now_ms)
+        self.published = published
         self.committed = 0  # transactions that had entries here
         self.aborted = 0
-        self.failed_reads = 0
         self._before: dict[str, Traffic] = {}  # of channels that are closed, by subscription
         self._activity: dict[str, Activity] = {}  # likewise
         self._known: dict[str, dict[str, Any]] = {}  # what each subscription told last
@@ -111,7 +125,7 @@ class PartitionMetrics:
     async def samples(self) -> list[Sample]:
         """Everything, as it is now. Asks the brains of connected subscriptions."""
         partition = self._partition
-        channels = dict(partition.channels)
+        channels = dict(self._channels)
         await asyncio.gather(*(self._ask(channel) for channel in channels.values()))
         durable = set(partition.runtime.state.subscriptions)
         for name in sorted(durable - self._known.keys() - channels.keys())[:READ_AT_ONCE]:
@@ -146,7 +160,7 @@ class PartitionMetrics:
     async def _read(self, name: str) -> None:
         """What the journal says of a subscription that nobody has connected to yet."""
         partition = self._partition
-        end, ref = partition.end_offset, partition.runtime.state.subscriptions[name].ref
+        end, ref = self._log.end_offset, partition.runtime.state.subscriptions[name].ref
         key = partition.key.of_subscription(name, ref.incarnation)
         try:
             state = (await state_at(partition.actor_system.store, key, PointInTime())).state
@@ -159,7 +173,7 @@ class PartitionMetrics:
         self._known[name] = {**known, **pending, "delayed": 0}
 
     async def _ask(self, channel: SubscriptionChannel) -> None:
-        end = self._partition.end_offset
+        end = self._log.end_offset
         try:
             async with asyncio.timeout(DISPATCHER_S):
                 stats = await channel.ask(GetStats(end))
@@ -185,10 +199,7 @@ class PartitionMetrics:
 
     def delivered(self, name: str) -> dict[str, Any]:
         """What went to the consumers of a subscription, as the partition's stats tell it."""
-        channel, now_ms = (
-            self._partition.channels.get(name),
-            self._partition.actor_system.clock_ms(),
-        )
+        channel, now_ms = self._channels.get(name), self._partition.actor_system.clock_ms()
         traffic, activity = self._delivered(name, channel), Activity()
         if name in self._activity:
             activity.add(self._activity[name])
@@ -209,7 +220,7 @@ class PartitionMetrics:
         known = self._known.get(name)
         if known is None:
             return None
-        return int(known["backlog"] + self._partition.end_offset - known["end_offset"])
+        return int(known["backlog"] + self._log.end_offset - known["end_offset"])
 
     def _of_topic(self, now_s: float, subscriptions: int) -> list[Sample]:
         partition, labels = self._partition, self._labels.of_topic()
@@ -222,7 +233,7 @@ class PartitionMetrics:
                 len(list(session.producers())) for session in partition.sessions
             ),
             "pulsar_consumers_count": sum(
-                len(channel.consumers) for channel in partition.channels.values()
+                len(channel.consumers) for channel in self._channels.values()
             ),
             "pulsar_rate_in": self._rates.at(now_s, "in", published.messages),
             "pulsar_throughput_in": self._rates.at(now_s, "in bytes", published.bytes),
@@ -236,15 +247,15 @@ class PartitionMetrics:
             "velaray_topic_hidden_entries": transactions.hidden.size(),
             "velaray_topic_committed_transactions_total": self.committed,
             "velaray_topic_aborted_transactions_total": self.aborted,
-            "velaray_topic_failed_reads_total": self.failed_reads,
-            "velaray_cached_bytes": partition.cache.bytes_held,
+            "velaray_topic_failed_reads_total": self._log.failed_reads,
+            "velaray_cached_bytes": self._log.cache.bytes_held,
         }
         found = [Sample(name, labels, value) for name, value in gauges.items()]
         return found + latency_samples(labels, partition.runtime.stats)
 
     def _of_subscription(self, now_s: float, name: str, traffic: Traffic) -> list[Sample]:
         labels = self._labels.of_subscription(name)
-        channel = self._partition.channels.get(name)
+        channel = self._channels.get(name)
         again = self._rates.at(now_s, f"again/{name}", traffic.again)
         values: dict[str, float] = {
             "pulsar_out_messages_total": traffic.messages,

@@ -1,4 +1,4 @@
-"""What administrators may read of a partition's log, and rounds of upkeep on request."""
+"""The calls that read entries of a partition's log, and maintenance on request."""
 
 from __future__ import annotations
 
@@ -37,43 +37,37 @@ class Entries(Protocol):
         ...
 
 
-class ReadableLog(Entries, Protocol):
-    """What reading entries needs of a partition."""
-
-    topic: str
-    runtime: Runtime[PartitionState]
-
-    @property
-    def end_offset(self) -> int:
-        """The offset after the newest durable entry."""
-        ...
+class Log(remote_ids.Log, Entries, Protocol):
+    """What reading entries needs of the partition's log."""
 
     async def offset_at_time(self, publish_ms: int) -> int:
         """Return the first offset whose publish time isn't before ``publish_ms``."""
         ...
 
 
-class Maintained(Protocol):
-    """A partition that maintains itself."""
-
-    maintenance: Maintenance
-
-
-class RemoteLog(Maintained, remote_ids.Log, Protocol):
-    """What the size of a backlog needs of a partition."""
-
-
-class Subscriptions(remote_ids.Log, Protocol):
-    """What the analysis of a backlog needs of a partition."""
-
-    topic: str
-
-    async def entry(self, offset: int) -> CachedEntry:
-        """Return one entry, from memory or disk."""
-        ...
+class Subscriptions(Protocol):
+    """What the analysis of a backlog needs of the table of subscriptions."""
 
     async def ask_subscription(self, name: str, request: Request[ReplyT]) -> ReplyT:
-        """Ask a subscription's dispatcher."""
+        """Call a subscription's dispatcher."""
+
+
+class Partition(Protocol):
+    """What these calls need of a partition."""
+
+    topic: str
+    runtime: Runtime[PartitionState]
+    maintenance: Maintenance
+
+    @property
+    def log(self) -> Log:
+        """The log."""
+        ...
+
+    @property
+    def subscriptions(self) -> Subscriptions:
+        """The table of subscriptions."""
+        ...
 
 
 async def described_entry(partition: Entries, offset: int) -> dict[str, Any]:
@@ -90,22 +84,22 @@ async def described_entry(partition: Entries, offset: int) -> dict[str, Any]:
     }
 
 
-async def entry_at(partition: ReadableLog, args: dict[str, Any]) -> dict[str, Any]:
+async def entry_at(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
     """The entry at ``position``. Raises `RemoteError` (NOT_FOUND) if there is none."""
     position = Position(*args["position"])
     try:
         offset = partition.runtime.state.table.offset_of(position)
-        if offset < partition.end_offset:
-            return await described_entry(partition, offset)
+        if offset < partition.log.end_offset:
+            return await described_entry(partition.log, offset)
     except NoSuchEntryError as error:
         raise RemoteError(Reason.NOT_FOUND, str(error)) from error
     raise RemoteError(Reason.NOT_FOUND, f"{partition.topic} has no entry {position}")
 
 
-async def nth_entry(partition: ReadableLog, args: dict[str, Any]) -> dict[str, Any] | None:
+async def nth_entry(partition: Partition, args: dict[str, Any]) -> dict[str, Any] | None:
     """The ``number``-th (from 1) entry, counted from the oldest one or (``latest``) back from the
     newest one; the last that there is if there are fewer. None for an empty log."""
-    table, end = partition.runtime.state.table, partition.end_offset
+    table, end = partition.runtime.state.table, partition.log.end_offset
     runs = list(table.runs(table.first_offset, end))
     count = sum(run.entries for run in runs)
     if not count:
@@ -115,55 +109,56 @@ async def nth_entry(partition: ReadableLog, args: dict[str, Any]) -> dict[str, A
     for run in runs:
         if steps < run.entries:
             offset = table.offset_of(Position(run.ledger_id, run.first_entry + steps))
-            return await described_entry(partition, offset)
+            return await described_entry(partition.log, offset)
         steps -= run.entries
-    raise AssertionError("runs have as many entries as they were counted")
+    raise AssertionError("the runs hold fewer entries than they count")
 
 
-async def id_at_time(partition: ReadableLog, args: dict[str, Any]) -> list[int] | None:
+async def id_at_time(partition: Partition, args: dict[str, Any]) -> list[int] | None:
     """The id of the first entry that was published at ``time_ms`` or later; None: there is none."""
-    offset = await partition.offset_at_time(args["time_ms"])
-    if offset >= partition.end_offset:
+    offset = await partition.log.offset_at_time(args["time_ms"])
+    if offset >= partition.log.end_offset:
         return None
-    position = partition.position_of(offset)
-    return [position.ledger_id, position.entry_id, partition.partition_index]
+    position = partition.log.position_of(offset)
+    return [position.ledger_id, position.entry_id, partition.log.partition_index]
 
 
-async def backlog_size(partition: RemoteLog, args: dict[str, Any]) -> int:
-    """About how many bytes there are from ``position`` on."""
-    offset = remote_ids.at_or_after(partition, Position(*args["position"]))
+async def backlog_size(partition: Partition, args: dict[str, Any]) -> int:
+    """The approximate number of bytes from ``position`` on."""
+    offset = remote_ids.at_or_after(partition.log, Position(*args["position"]))
     return partition.maintenance.backlog.bytes_from(offset)
 
 
-async def analyze_backlog(partition: Subscriptions, args: dict[str, Any]) -> dict[str, Any]:
-    """How many entries and messages a subscription hasn't acknowledged, read one by one.
+async def analyze_backlog(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
+    """Count a subscription's unacknowledged entries and messages by reading them.
 
-    From ``position`` on, if it is given. ``complete`` is false if there are more than were read.
+    The count starts at ``position``, if it is given. ``complete`` is false if the limit of one
+    analysis was reached.
     """
     if not await partition.runtime.read(lambda state: args["name"] in state.subscriptions):
         text = f"{partition.topic} has no subscription {args['name']!r}"
         raise RemoteError(Reason.NOT_FOUND, text)
     given = args.get("position")
-    first = 0 if given is None else remote_ids.at_or_after(partition, Position(*given))
+    first = 0 if given is None else remote_ids.at_or_after(partition.log, Position(*given))
     entries, messages = 0, 0
     while entries < SCAN_MOST:
-        wanted = GetUnacked(first, _AT_ONCE, partition.end_offset)
-        flat = await partition.ask_subscription(args["name"], wanted)
+        wanted = GetUnacked(first, _AT_ONCE, partition.log.end_offset)
+        flat = await partition.subscriptions.ask_subscription(args["name"], wanted)
         offsets = [at for span in map(range, flat[::2], flat[1::2]) for at in span]
         for offset in offsets:
-            entries, messages = entries + 1, messages + (await partition.entry(offset)).messages
+            entries, messages = entries + 1, messages + (await partition.log.entry(offset)).messages
         if len(offsets) < _AT_ONCE:
             return {"entries": entries, "messages": messages, "complete": True}
         first = offsets[-1] + 1
     return {"entries": entries, "messages": messages, "complete": False}
 
 
-async def maintenance(partition: Maintained, args: dict[str, Any]) -> None:
-    """One round of what the partition does by itself: expiry, quotas, trimming."""
+async def maintenance(partition: Partition, args: dict[str, Any]) -> None:
+    """Run one round of maintenance: expiry, quotas, trimming."""
     await partition.maintenance.once()
 
 
-METHODS: dict[str, Callable[[Any, dict[str, Any]], Awaitable[Any]]] = {
+METHODS: dict[str, Callable[[Partition, dict[str, Any]], Awaitable[Any]]] = {
     "entry_at": entry_at,
     "nth_entry": nth_entry,
     "id_at_time": id_at_time,

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from velaray.actors.partition.state import PartitionState
 from velaray.actors.runtime import Runtime
+from velaray.broker.partition.backlog import Backlog
 from velaray.broker.partition.entries import CHUNK_BYTES, CHUNK_ENTRIES, CachedEntry, EntryCache
-from velaray.broker.partition.maintenance import Maintenance
 from velaray.events.ids import MessageId, Position
 from velaray.journal.manifest import LEDGER_INDEX_BITS, LedgerInfo
 from velaray.wire import pulsar_pb2 as pb
@@ -38,7 +38,7 @@ class Log(Protocol):
     cache: EntryCache
     partition_index: int
     runtime: Runtime[PartitionState]
-    maintenance: Maintenance
+    backlog: Backlog
 
     @property
     def ledgers(self) -> tuple[LedgerInfo, ...]:
@@ -232,7 +232,7 @@ async def _look(
         reached = end
     if limited:
         answer.messages, answer.bytes = scan.messages, scan.bytes
-    bytes_from = partition.maintenance.backlog.bytes_from
+    bytes_from = partition.backlog.bytes_from
     gives_up = scan.give_up(bytes_from(stop) - bytes_from(end))
     answer.given_up = (request.given_up and not answer.foreign) or gives_up
     oldest = scan.oldest_begun()

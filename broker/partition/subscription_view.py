@@ -18,21 +18,40 @@ from velaray.topology.rpc import RemoteError
 Found = Mapping[str, Any]
 
 
-class Partition(Protocol):
-    """What a view of a subscription needs of its partition."""
-
-    topic: str
-    runtime: Runtime[PartitionState]
-    recovery_ms: tuple[int, int]
-    channels: dict[str, SubscriptionChannel]
+class Log(Protocol):
+    """What a view of a subscription needs of the partition's log."""
 
     @property
     def end_offset(self) -> int:
         """The offset after the newest durable entry."""
         ...
 
+
+class Subscriptions(Protocol):
+    """What a view of a subscription needs of the table of subscriptions."""
+
+    channels: dict[str, SubscriptionChannel]
+
     async def ask_subscription(self, name: str, request: Request[ReplyT]) -> ReplyT:
-        """Ask a subscription's dispatcher."""
+        """Call a subscription's dispatcher."""
+
+
+class Partition(Protocol):
+    """What a view of a subscription needs of its partition."""
+
+    topic: str
+    runtime: Runtime[PartitionState]
+    recovery_ms: tuple[int, int]
+
+    @property
+    def log(self) -> Log:
+        """The log."""
+        ...
+
+    @property
+    def subscriptions(self) -> Subscriptions:
+        """The table of subscriptions."""
+        ...
 
 
 class Holdup(NamedTuple):
@@ -112,16 +131,16 @@ async def describe_subscription(partition: Partition, args: dict[str, Any]) -> d
 
     Raises `RemoteError` (NOT_FOUND) if there is none of this name.
     """
-    name, end = args["name"], partition.end_offset
-    channel = partition.channels.get(name)
+    name, end = args["name"], partition.log.end_offset
+    channel = partition.subscriptions.channels.get(name)
     if channel is not None and not channel.durable:
         details = await channel.ask(GetDetails(end))
     elif name in partition.runtime.state.subscriptions:
-        details = await partition.ask_subscription(name, GetDetails(end))
+        details = await partition.subscriptions.ask_subscription(name, GetDetails(end))
     else:
         raise RemoteError(Reason.NOT_FOUND, f"{partition.topic} has no subscription {name!r}")
     found: dict[str, Any] = {**details}
-    channel = partition.channels.get(name)
+    channel = partition.subscriptions.channels.get(name)
     connected = {} if channel is None else channel.consumers
     consumers = []
     for each in found["consumers"]:

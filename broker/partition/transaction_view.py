@@ -14,14 +14,23 @@ from velaray.events.ids import Position, TransactionId
 from velaray.topology.messages import ReplyT, Request
 
 
+class Subscriptions(Protocol):
+    """What these calls need of the table of subscriptions."""
+
+    async def ask_subscription(self, name: str, request: Request[ReplyT]) -> ReplyT:
+        """Call a subscription's dispatcher."""
+
+
 class Partition(Protocol):
     """What these calls need of a partition."""
 
     runtime: Runtime[PartitionState]
     recovery_ms: tuple[int, int]
 
-    async def ask_subscription(self, name: str, request: Request[ReplyT]) -> ReplyT:
-        """Ask a subscription's dispatcher."""
+    @property
+    def subscriptions(self) -> Subscriptions:
+        """The table of subscriptions."""
+        ...
 
 
 Method = Callable[[Partition, dict[str, Any]], Awaitable[Any]]
@@ -69,7 +78,7 @@ async def pending_acks(partition: Partition, args: dict[str, Any]) -> dict[str, 
     Raises `RemoteError` (NOT_FOUND) if there is no such durable subscription.
     """
     one = (args["coordinator"], args["sequence"]) if "sequence" in args else None
-    found = await partition.ask_subscription(args["name"], GetPendingAcks(one))
+    found = await partition.subscriptions.ask_subscription(args["name"], GetPendingAcks(one))
     last = None
     if found["before"] is not None:
         offset, words = found["before"]
@@ -87,7 +96,7 @@ async def pending_at(partition: Partition, args: dict[str, Any]) -> str:
     except NoSuchEntryError:
         offset = -1
     wanted = GetAckStatus(max(offset, 0), args.get("index"))
-    found = await partition.ask_subscription(args["name"], wanted)
+    found = await partition.subscriptions.ask_subscription(args["name"], wanted)
     return found if offset >= 0 else "InvalidPosition"
 
 

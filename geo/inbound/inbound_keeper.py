@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from velaray.broker.partition.fencing import superseded_if_fenced
 from velaray.geo.replication.replication_keeper import EXACT, STATUS_TIMEOUT_S, Kept
 from velaray.geo.replication.replicator_settings import Remote
 from velaray.topology.rpc import RemoteError, RpcConnection
@@ -72,7 +73,7 @@ class InboundKeeper:
     async def tell(self, rpc_connection: RpcConnection, remote: Remote) -> None:
         """Send an inbound replicator its settings. Raises what `RpcConnection.request` raises."""
         epoch = self._partition.runtime.journal.epoch
-        with self._partition.superseded_if_fenced():
+        with superseded_if_fenced(self._partition):
             await rpc_connection.request("pull", [epoch, self._lives, remote.told()])
 
     async def answer(self, cluster: str, method: str, args: dict[str, Any]) -> Any:

@@ -262,14 +262,14 @@ def _add(parts: Parts, found: Mapping[str, Any], places: Places) -> None:
 
 async def _ask(partition: PartitionActor, name: str, request: ExportProgress) -> dict[str, Any]:
     """Ask the subscription, without waiting for acknowledgements that wait for a sync."""
-    channel, found = partition.channels.get(name), None
+    channel, found = partition.subscriptions.channels.get(name), None
     if channel is not None and channel.port is not None:
         try:
             found = await channel.port.ask(request)
         except RpcConnectionClosed:
             found = None
     if found is None:
-        found = await partition.ask_subscription(name, request)
+        found = await partition.subscriptions.ask_subscription(name, request)
     return found
 
 

@@ -96,7 +96,7 @@ class RemoteProgress:
         may have been applied; sending it again is safe.
         """
         part = read_part(source, raw)
-        with self._partition.fence.passing("import_progress"):
+        with self._partition.geo.fence.passing("import_progress"):
             await self._take(source, part)
         self._heard[part.subscription, source] = self._partition.actor_system.clock_ms()
 
@@ -106,20 +106,22 @@ class RemoteProgress:
 
     async def _take(self, source: str, part: Part) -> None:
         partition, name = self._partition, part.subscription
-        channel = partition.channels.get(name)
+        channel = partition.subscriptions.channels.get(name)
         if channel is not None and not channel.durable:
             raise RemoteError(Reason.BUSY, f"a reader is connected as {name!r}")
-        ref = await partition.create_subscription(name, StartAt.EARLIEST, part.properties)
+        ref = await partition.subscriptions.create_subscription(
+            name, StartAt.EARLIEST, part.properties
+        )
         async with self._lock(ref):
             since = {origin: self._up_to_of(ref, origin) for origin in part.origins}
-            channel = partition.channels.get(name)
+            channel = partition.subscriptions.channels.get(name)
             if channel is not None:
                 channel.may_wait(part.origins)  # entries that arrive from now on weren't looked up
             own = partition.config.name
             look = functools.partial(_look, own=own, told=part.origins, since=since)
             found = await partition.runtime.read(look)
             waits = await self._tell(name, source, found, {}, self._asking(name))
-            channel = partition.channels.get(name)
+            channel = partition.subscriptions.channels.get(name)
             if channel is not None:
                 channel.waits_for(waits)
             elif waits:
@@ -136,7 +138,7 @@ class RemoteProgress:
 
     def _asking(self, name: str) -> Ask:
         async def ask(request: Request[ReplyT]) -> ReplyT:
-            return await self._partition.ask_subscription(name, request)
+            return await self._partition.subscriptions.ask_subscription(name, request)
 
         return ask
 
@@ -150,11 +152,11 @@ class RemoteProgress:
     ) -> frozenset[str]:
         """Have the subscription apply what was found; returns the origins with anything waiting."""
         partition, (progress, oldest) = self._partition, found
-        if progress.last > partition.synced_offset:
-            await partition.sync()  # a cursor is never ahead of the log
+        if progress.last > partition.log.synced_offset:
+            await partition.log.sync()  # a cursor is never ahead of the log
         waits: list[str] = []
         for page, last in _pages(progress):
-            channel = partition.channels.get(name)
+            channel = partition.subscriptions.channels.get(name)
             if channel is not None:
                 channel.acknowledging(page.last)
             passed = {origin: (at[0], at[1]) for origin, at in came.items()} if last else {}
@@ -194,7 +196,7 @@ class RemoteProgress:
         """Settle subscriptions without consumers until nothing waits."""
         while any(self._due(ref) for ref in self._resting.values()):
             for name, ref in list(self._resting.items()):
-                if name in self._partition.channels:
+                if name in self._partition.subscriptions.channels:
                     del self._resting[name]  # the channel settles it
                     continue
                 with contextlib.suppress(*TRANSIENT_OR_STORE):  # the next round does it

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from velaray.actors.machine import Reason, Refusal
 from velaray.actors.partition.machine import CreateSubscription, DeleteSubscription, StartAt
 from velaray.broker.coordinator.coordinators import is_systems
+from velaray.broker.partition.fencing import superseded_if_fenced
 from velaray.client.retry import Backoff
 from velaray.geo.replication.outgoing_transactions import committed, confirm_replicated
 from velaray.geo.replication.replicator_settings import Remote
@@ -197,7 +198,7 @@ class ReplicationKeeper:
         while True:
             try:
                 subscription = replicator_subscription(name)
-                await self._partition.delete_subscription(DeleteSubscription(subscription))
+                await self._partition.deletion.delete_subscription(DeleteSubscription(subscription))
             except RemoteError as error:
                 if error.kind == Reason.NOT_FOUND:
                     return
@@ -231,7 +232,7 @@ class ReplicationKeeper:
     async def tell(self, rpc_connection: RpcConnection, remote: Remote) -> None:
         """Send a replicator its settings. Raises what `RpcConnection.request` raises."""
         epoch = self._partition.runtime.journal.epoch
-        with self._partition.superseded_if_fenced():
+        with superseded_if_fenced(self._partition):
             await rpc_connection.request("replicate", [epoch, remote.told()])
 
     # -- progress of subscriptions -----------------------------------------------------

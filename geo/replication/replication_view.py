@@ -52,8 +52,10 @@ async def _described(
     found = {**UNKNOWN, **(await replicators.status(name) or {})}
     mark, entries = 0, 0
     with suppress(*TRANSIENT):
-        end = partition.end_offset
-        stats = await partition.ask_subscription(replicator_subscription(name), GetStats(end))
+        end = partition.log.end_offset
+        stats = await partition.subscriptions.ask_subscription(
+            replicator_subscription(name), GetStats(end)
+        )
         mark, entries = stats["acked_before"], stats["backlog"]
     if not entries:
         lag_ms = 0

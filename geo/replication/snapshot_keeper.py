@@ -97,14 +97,14 @@ class SnapshotKeeper:
     def _begin(self) -> None:
         partition, replication = self._partition, self._replication
         name = f"{partition.config.name}-{partition.runtime.journal.epoch}-{next(self._numbers)}"
-        now_ms, end = partition.actor_system.clock_ms(), partition.readable_end
+        now_ms, end = partition.actor_system.clock_ms(), partition.log.readable_end
         clusters = replication.settings().keys()
         if self._taker.start(name, clusters, replication.connected, end, now_ms):
             self._ask(name, clusters)
 
     def _ask(self, name: str, clusters: Iterable[str]) -> None:
         """The offset behind everything that consumers here can read."""
-        behind = self._partition.readable_end
+        behind = self._partition.log.readable_end
         own = self._partition.config.name
         request = ReplicatedSubscriptionsSnapshotRequest(snapshot_id=name, source_cluster=own)
         payload = request.SerializeToString()
@@ -116,13 +116,13 @@ class SnapshotKeeper:
         cache = self._caches.get(incarnation)
         if cache is None or not len(cache):
             return
-        if name in self._partition.channels:
+        if name in self._partition.subscriptions.channels:
             self._asked_at_rest.discard(incarnation)
         elif incarnation in self._asked_at_rest:
             return  # nothing moves it
         else:
             self._asked_at_rest.add(incarnation)
-        mark = await self._partition.ask_subscription(name, GetMark())
+        mark = await self._partition.subscriptions.ask_subscription(name, GetMark())
         passed = cache.advance(mark)
         if passed is not None:
             self._update(name, passed)
@@ -147,7 +147,7 @@ class SnapshotKeeper:
         """
         request = _read(ReplicatedSubscriptionsSnapshotRequest, source, payload)
         partition = self._partition
-        end = partition.readable_end
+        end = partition.log.readable_end
         position = partition.runtime.state.table.position_before(end)
         answer = ReplicatedSubscriptionsSnapshotResponse(snapshot_id=request.snapshot_id)
         answer.cluster.cluster = partition.config.name
@@ -158,7 +158,7 @@ class SnapshotKeeper:
     async def on_response(self, source: str, payload: bytes) -> None:
         """A cluster says where it is. Raises `RemoteError`."""
         response = _read(ReplicatedSubscriptionsSnapshotResponse, source, payload)
-        where, end = _from_proto(response.cluster.message_id), self._partition.end_offset
+        where, end = _from_proto(response.cluster.message_id), self._partition.log.end_offset
         found = self._taker.answer(response.snapshot_id, response.cluster.cluster, where, end)
         if found is True:
             self._ask(response.snapshot_id, self._replication.settings().keys())
@@ -181,14 +181,14 @@ class SnapshotKeeper:
         if not own:
             return
         properties = {REPLICATED_SUBSCRIPTION: "true"}
-        await partition.create_subscription(name, StartAt.EARLIEST, properties)
+        await partition.subscriptions.create_subscription(name, StartAt.EARLIEST, properties)
         position = _from_proto(own[-1].message_id)
         offset = partition.runtime.state.table.at_or_before(position) + 1
         if offset > 0:
-            with partition.fence.passing("skip_to"):
-                await partition.sync()
-                end = partition.end_offset
-                await partition.ask_subscription(name, SkipTo(end, offset, REASON))
+            with partition.geo.fence.passing("skip_to"):
+                await partition.log.sync()
+                end = partition.log.end_offset
+                await partition.subscriptions.ask_subscription(name, SkipTo(end, offset, REASON))
             partition.maintenance.touched(name)
 
 

@@ -71,9 +71,9 @@ def _shown(position: Position) -> str:
 
 async def _published(partition: PartitionActor, origin: Origin) -> int | None:
     """The publish time of the newest entry; None if it is trimmed."""
-    if partition.kept_from(origin.last_offset) != origin.last_offset:
+    if partition.log.kept_from(origin.last_offset) != origin.last_offset:
         return None
-    return publish_time((await partition.entry(origin.last_offset)).data)
+    return publish_time((await partition.log.entry(origin.last_offset)).data)
 
 
 async def _deliverable(
@@ -82,16 +82,18 @@ async def _deliverable(
     """How many entries, and messages in them, of an origin a subscription hasn't acknowledged; of
     a batch that is acknowledged in part all count."""
     entries = messages = first = 0
-    end = partition.end_offset
+    end = partition.log.end_offset
     while origin is not None and first < end:
-        flat = await partition.ask_subscription(name, GetUnacked(first, _LOOKED_AT, end))
+        flat = await partition.subscriptions.ask_subscription(
+            name, GetUnacked(first, _LOOKED_AT, end)
+        )
         for start, stop in zip(flat[::2], flat[1::2], strict=True):
             for run in origin.runs(start, stop):
-                hidden = partition.hidden_within(run.offset, run.end)
+                hidden = partition.log.hidden_within(run.offset, run.end)
                 for shown, behind in gaps(run.offset, run.end, hidden):
                     entries += behind - shown
                     for offset in range(shown, behind):
-                        messages += (await partition.entry(offset)).messages
+                        messages += (await partition.log.entry(offset)).messages
         looked_at = sum(flat[1::2]) - sum(flat[::2])
         first = flat[-1] if looked_at >= _LOOKED_AT else end
     return entries, messages

@@ -84,7 +84,7 @@ class PartitionFence:
     def _clients_channels(self) -> list[SubscriptionChannel]:
         return [
             channel
-            for channel in self._partition.channels.values()
+            for channel in self._partition.subscriptions.channels.values()
             if not channel.name.startswith(REPLICATOR_PREFIX)
         ]
 
@@ -100,8 +100,8 @@ class PartitionFence:
             self._passed.clear()
             await self._passed.wait()
         names = [channel.name for channel in self._clients_channels()]
-        await asyncio.gather(*(partition.empty_channel(name) for name in names))
-        await partition.sync()
+        await asyncio.gather(*(partition.subscriptions.empty_channel(name) for name in names))
+        await partition.log.sync()
 
     async def take_down(self, migration: int) -> None:
         """Take the fence down after a rollback. Raises as `put_up`."""

@@ -61,7 +61,7 @@ async def remaining(partition: PartitionActor, args: dict[str, Any]) -> int:
     """
     cluster = args["cluster"]
     name = replicator_subscription(cluster)
-    stats = await partition.ask_subscription(name, GetStats(partition.end_offset))
+    stats = await partition.subscriptions.ask_subscription(name, GetStats(partition.log.end_offset))
     untold = await partition.runtime.read(
         lambda state: sum(cluster in each.waiting for each in state.outgoing.by_number.values())
     )
@@ -79,11 +79,13 @@ async def tail(partition: PartitionActor, args: dict[str, Any]) -> list[int] | N
     while (at := state.table.kept_before(at)) >= state.first_offset:
         if at in state.transactions.hidden:
             continue
-        judged = judge(bytes((await partition.entry(at)).data), target, too_old_ms, everything=True)
+        judged = judge(
+            bytes((await partition.log.entry(at)).data), target, too_old_ms, everything=True
+        )
         if judged is PassedOver.EXPIRED:
             return None  # earlier entries are older still
         if not isinstance(judged, PassedOver):
-            return list(partition.position_of(at))
+            return list(partition.log.position_of(at))
     return None
 
 
@@ -91,7 +93,7 @@ async def open_transactions(partition: PartitionActor, args: dict[str, Any]) -> 
     """The transactions that have something here, or in a subscription, and haven't ended."""
     found = await partition.runtime.read(lambda state: set(state.transactions.ongoing))
     for name in await partition.runtime.read(_durable):
-        pending = await partition.ask_subscription(name, GetPendingTransactions())
+        pending = await partition.subscriptions.ask_subscription(name, GetPendingTransactions())
         found |= {TransactionId(*each) for each in pending}
     return sorted(found)
 

@@ -18,7 +18,7 @@ from tests.official.support import (
     receive,
     settled,
 )
-from velaray.broker.partition.partition_actor import PENDING_HIGH
+from velaray.broker.partition.publishing import PENDING_HIGH
 from velaray.wire.connection import HIGH_WATER
 
 MIB = 1 << 20
@@ -131,14 +131,14 @@ def test_a_flood_of_producers_is_held_back(local, connect, topic, monkeypatch):
         for producer in producers:
             payload = b"%d" % number + bytes(2 * MIB)
             producer.send_async(payload, lambda result, _: results.append(result))
-    seen = settled(lambda: body.pending_bytes, at_least=PENDING_HIGH)
+    seen = settled(lambda: body.publishing.pending_bytes, at_least=PENDING_HIGH)
     assert max(seen) <= PENDING_HIGH + len(producers) * 5 * MIB
     assert body.runtime.pending_bytes <= PENDING_HIGH + len(producers) * 5 * MIB
     assert results == []
     local.cluster.loop.call_soon_threadsafe(gate.set)
     eventually(lambda: len(results) == 4 * per_producer)
     assert set(results) == {pulsar.Result.Ok}
-    eventually(lambda: body.pending_bytes == 0)
+    eventually(lambda: body.publishing.pending_bytes == 0)
     reader = clients[0].create_reader(topic, pulsar.MessageId.earliest)
     numbers = [int(payload[:2].rstrip(b"\0")) for payload in data(receive(reader, 80))]
     assert sorted(numbers) == sorted(list(range(per_producer)) * 4)

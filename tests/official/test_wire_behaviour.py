@@ -162,7 +162,7 @@ def test_a_channel_closes_only_after_the_dispatcher_heard_its_acks(local, topic)
             for key, actor in local.cluster.actor_system.actors.items()
             if key.kind is ActorKind.PARTITION and key.topic == topic.rpartition("/")[2]
         )
-        channel = actor.channels["s"]
+        channel = actor.subscriptions.channels["s"]
         channel.port = _WatchedPort(channel.port)
         ports.append(channel.port)
 

@@ -16,8 +16,8 @@ from velaray.actors.coordinator.machine import Decide, Expired, Finish
 from velaray.actors.runtime import Runtime
 from velaray.broker.coordinator.coordinator_session import CoordinatorSession
 from velaray.broker.coordinator.transaction_completion import TransactionCompletion
-from velaray.broker.partition.partition_actor import PartitionActor
 from velaray.broker.partition.transaction_admission import TransactionAdmission
+from velaray.broker.partition.transaction_ends import TransactionEnds
 from velaray.broker.subscription.acknowledgements import Acknowledgements
 from velaray.broker.subscription.messages import EndPendingAcks
 
@@ -114,7 +114,7 @@ def _watch_coordinators(replace: Replace) -> None:
 def _watch_participants(replace: Replace) -> None:
     question, end, end_acks = (
         TransactionAdmission._ask,
-        PartitionActor.end_transaction,
+        TransactionEnds.end_transaction,
         Acknowledgements.end_transaction,
     )
 
@@ -123,7 +123,7 @@ def _watch_participants(replace: Replace) -> None:
         await question(self, *arguments)
         await reach("asked")
 
-    async def ended(self: PartitionActor, *arguments: Any, **verdict: bool) -> Any:
+    async def ended(self: TransactionEnds, *arguments: Any, **verdict: bool) -> Any:
         await reach("verdict came")
         clusters = await end(self, *arguments, **verdict)
         await reach("verdict applied")
@@ -136,5 +136,5 @@ def _watch_participants(replace: Replace) -> None:
         return False  # has the actor confirm that it is the newest, whatever was written
 
     replace(TransactionAdmission, "_ask", asked)
-    replace(PartitionActor, "end_transaction", ended)
+    replace(TransactionEnds, "end_transaction", ended)
     replace(Acknowledgements, "end_transaction", acks_ended)

@@ -143,13 +143,13 @@ class Site:
         entry = build_entry(metadata, payload.encode())
         partition = await self.partition()
         command = Publish(producer, number, 0, messages, entry, True)
-        return Position(*(await partition.append(command)).position)
+        return Position(*(await partition.publishing.append(command)).position)
 
     async def entries(self) -> list[bytes]:
         """All that the log holds."""
         partition = await self.partition()
         first = partition.runtime.state.first_offset
-        found = [await partition.entry(at) for at in range(first, partition.end_offset)]
+        found = [await partition.log.entry(at) for at in range(first, partition.log.end_offset)]
         return [bytes(entry.data) for entry in found]
 
     async def payloads(self) -> list[str]:
@@ -216,10 +216,10 @@ class Replicator:
     async def replicate(self, first: int = 0, end: int | None = None) -> list[Any]:
         """Send what the source stored first of these offsets; their receipts."""
         partition, answers = await self.source.partition(), []
-        for offset in range(first, partition.end_offset if end is None else end):
-            entry = bytes((await partition.entry(offset)).data)
+        for offset in range(first, partition.log.end_offset if end is None else end):
+            entry = bytes((await partition.log.entry(offset)).data)
             if not open_entry(entry)[0].replicated_from:
-                position = partition.position_of(offset)
+                position = partition.log.position_of(offset)
                 answers.append(await self.send(stamped(entry, self.source.name, position)))
         return answers
 
@@ -306,8 +306,8 @@ async def exported(site: Site, name: str) -> SubscriptionProgress:
     told = SubscriptionProgress(subscription=name)
     told.properties[REPLICATED_SUBSCRIPTION] = "true"
     origins: dict[str, OriginProgress] = {}
-    for offset in range(state.first_offset, partition.end_offset):
-        cluster, position = site.name, partition.position_of(offset)
+    for offset in range(state.first_offset, partition.log.end_offset):
+        cluster, position = site.name, partition.log.position_of(offset)
         for origin, run in state.origins.came(offset, offset + 1):
             cluster, position = origin, Position(run.ledger_id, run.entry_id)
         progress = origins.setdefault(cluster, OriginProgress(cluster=cluster))

@@ -348,12 +348,12 @@ def test_what_an_end_waits_for_is_told(
     ]
     partition = cluster.actor_system.actors[key]
     assert isinstance(partition, PartitionActor)
-    ending = partition.end_transaction
+    ending = partition.transactions.end_transaction
 
     async def refuse(*args: Any, **kwargs: Any) -> None:
         raise RemoteError(Reason.STORAGE_FULL, "no space is left")
 
-    partition.end_transaction = refuse  # type: ignore[method-assign]
+    partition.transactions.end_transaction = refuse  # type: ignore[method-assign]
     monkeypatch.setattr(coordinator_admin, "ABORT_S", 0.2)
     try:
         assert http("POST", f"{V3}/abortTransaction/{story.bits}").status == 202
@@ -366,7 +366,7 @@ def test_what_an_end_waits_for_is_told(
         listed = http("GET", f"{V3}?status=ABORTING").body
         assert [each["txnId"] for each in listed["transactions"]] == [story.id]
     finally:
-        partition.end_transaction = ending  # type: ignore[method-assign]
+        partition.transactions.end_transaction = ending  # type: ignore[method-assign]
 
     def status() -> str:
         return str(http("GET", f"{V3}/transactionMetadata/{story.bits}").body["status"])

@@ -439,7 +439,7 @@ def test_what_is_kept_can_be_read_after_the_log_below_the_horizon_is_gone() -> N
         await setting.restart()
         table = setting.partition.runtime.state.table
         table.trim(ledger_id for ledger_id, _ in table.ledgers())
-        assert setting.partition.runtime.state.first_offset == setting.partition.end_offset
+        assert setting.partition.runtime.state.first_offset == setting.partition.log.end_offset
         assert await setting.read() == setting.expected()
         assert await setting.read(ids[4]) == setting.expected()[2:]
         options = {"is_read_compacted": True, "initial_position": InitialPosition.Earliest}

@@ -54,7 +54,7 @@ class Damaged:
             producer.send(value(number))
         producer.close()
         (self.key,) = (key for key in cluster.keys(ActorKind.PARTITION) if self._is_here(key))
-        self.position: Position = self.actor.position_of(BAD)
+        self.position: Position = self.actor.log.position_of(BAD)
         cluster.kill(self.key)  # and what it has in memory
         root = Path(cluster.config.data_dir)
         (self.file,) = root.rglob(f"{self.position.ledger_id}.ledger")
@@ -102,7 +102,7 @@ def damaged(
 def test_only_its_readers_notice(
     damaged: Damaged, client: velaray.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.ERROR, "velaray.broker.partition.partition_actor")
+    caplog.set_level(logging.ERROR, "velaray.broker.partition.entry_log")
     other = client.subscribe(
         damaged.topic, "from now on", initial_position=velaray.InitialPosition.Latest
     )

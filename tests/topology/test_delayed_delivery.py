@@ -166,7 +166,7 @@ def test_a_restart_with_many_delayed_messages_reads_no_log(
         recovered = counters.bytes_read - before
     assert recovered < stored
     actor: Any = cluster.actor_system.actors[key]
-    assert len(actor.delayed) == count
+    assert len(actor.log.delayed) == count
     before = counters.bytes_read
     consumer = client.subscribe(topic, "s", SHARED, receiver_queue_size=1000)
     producer = client.create_producer(topic)

@@ -246,7 +246,7 @@ def test_a_users_dead_letters_do_not_go_there(cluster: LocalCluster) -> None:
         before = admin.last_message_id(str(EVENTS.of_partition(0)))
         assert wait_until(condemned, 30.0) == 1
         (key,) = [key for key in cluster.keys(ActorKind.PARTITION) if key.topic == "letters"]
-        mover = cluster.actor_system.actors[key].channels["s"].mover  # type: ignore[attr-defined]
+        mover = cluster.actor_system.actors[key].subscriptions.channels["s"].mover  # type: ignore[attr-defined]
         with pytest.raises(RemoteError, match="belongs to the system"):
             cluster.run(mover._move(*mover._dead_letters[0]))
         assert admin.last_message_id(str(EVENTS.of_partition(0))) == before

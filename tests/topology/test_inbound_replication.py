@@ -127,7 +127,7 @@ def test_who_asks_while_pulling_ends_is_answered(pair: list[Cluster], topic: str
     key = new.partition(topic)
 
     async def ask_and_end() -> Any:
-        pulls = new.local.actor_system.actors[key].inbound
+        pulls = new.local.actor_system.actors[key].geo.inbound
         asked = asyncio.create_task(pulls.statuses())
         await asyncio.sleep(0)  # it has begun
         pulls.apply({})

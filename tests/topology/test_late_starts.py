@@ -97,7 +97,9 @@ def test_a_subscription_that_starts_while_its_topic_is_deleted_leaves_no_journal
 ) -> None:
     async def scenario(cluster: Cluster) -> None:
         key = await cluster.make_topic()
-        ref = await (await cluster.partition(key)).create_subscription("s", StartAt.EARLIEST, {})
+        ref = await (await cluster.partition(key)).subscriptions.create_subscription(
+            "s", StartAt.EARLIEST, {}
+        )
         dispatcher = key.of_subscription("s", ref.incarnation)
         cluster.at(dispatcher, step, lambda: delete_topic(cluster, TOPIC, force=True))
         with pytest.raises((WasDeleted, Fenced)):
@@ -112,13 +114,17 @@ def test_a_subscription_that_starts_while_it_is_deleted_leaves_no_journal(step: 
     async def scenario(cluster: Cluster) -> None:
         key = await cluster.make_topic()
         partition = await cluster.partition(key)
-        ref = await partition.create_subscription("s", StartAt.EARLIEST, {})
+        ref = await partition.subscriptions.create_subscription("s", StartAt.EARLIEST, {})
         dispatcher = key.of_subscription("s", ref.incarnation)
-        cluster.at(dispatcher, step, lambda: partition.delete_subscription(DeleteSubscription("s")))
+        cluster.at(
+            dispatcher,
+            step,
+            lambda: partition.deletion.delete_subscription(DeleteSubscription("s")),
+        )
         with pytest.raises((WasDeleted, Fenced)):
             await cluster.address(dispatcher)
         assert await cluster.stored() == [key.text()]
-        assert await partition.create_subscription("s", StartAt.EARLIEST, {})
+        assert await partition.subscriptions.create_subscription("s", StartAt.EARLIEST, {})
 
     run(scenario)
 
@@ -127,7 +133,7 @@ def test_a_partition_whose_topic_was_deleted_lets_no_subscription_start() -> Non
     async def scenario(cluster: Cluster) -> None:
         key = await cluster.make_topic()
         partition = await cluster.partition(key)
-        ref = await partition.create_subscription("s", StartAt.EARLIEST, {})
+        ref = await partition.subscriptions.create_subscription("s", StartAt.EARLIEST, {})
         await delete_topic(cluster, TOPIC, force=True)
         assert cluster.actors[key] is partition
         with pytest.raises(WasDeleted):
@@ -140,7 +146,9 @@ def test_a_partition_whose_topic_was_deleted_lets_no_subscription_start() -> Non
 def test_a_subscription_that_starts_before_the_journal_of_its_partition_goes_is_deleted() -> None:
     async def scenario(cluster: Cluster) -> None:
         key = await cluster.make_topic()
-        ref = await (await cluster.partition(key)).create_subscription("s", StartAt.EARLIEST, {})
+        ref = await (await cluster.partition(key)).subscriptions.create_subscription(
+            "s", StartAt.EARLIEST, {}
+        )
         dispatcher = key.of_subscription("s", ref.incarnation)
 
         async def start() -> None:
@@ -160,16 +168,16 @@ def test_a_partition_ends_that_wants_a_subscription_which_was_deleted_elsewhere(
     async def scenario(cluster: Cluster) -> None:
         key = await cluster.make_topic()
         former = await cluster.partition(key)
-        ref = await former.create_subscription("s", StartAt.EARLIEST, {})
+        ref = await former.subscriptions.create_subscription("s", StartAt.EARLIEST, {})
         del cluster.actors[key], cluster._starting[key]  # taken for dead
         cluster.drop_rpc()
         latter = await cluster.partition(key)
         assert latter is not former
-        await latter.delete_subscription(DeleteSubscription("s"))
-        with pytest.raises(Unreachable, match="served elsewhere"):
-            await former.durable_channel("s", StartAt.EARLIEST, {})
-        with pytest.raises(Unreachable, match="served elsewhere"):
-            await former.ask_subscription("s", GetMark())
+        await latter.deletion.delete_subscription(DeleteSubscription("s"))
+        with pytest.raises(Unreachable, match="served by another activation"):
+            await former.subscriptions.durable_channel("s", StartAt.EARLIEST, {})
+        with pytest.raises(Unreachable, match="served by another activation"):
+            await former.subscriptions.ask_subscription("s", GetMark())
         assert {type(error) for _, error in cluster.failures} == {Fenced}
         dispatcher = key.of_subscription("s", ref.incarnation)
         assert dispatcher.text() not in await cluster.stored()
@@ -196,7 +204,9 @@ def test_one_that_cannot_ask_keeps_what_is_stored() -> None:
 
     async def scenario(cluster: Cluster) -> None:
         key = await cluster.make_topic()
-        ref = await (await cluster.partition(key)).create_subscription("s", StartAt.EARLIEST, {})
+        ref = await (await cluster.partition(key)).subscriptions.create_subscription(
+            "s", StartAt.EARLIEST, {}
+        )
         dispatcher = key.of_subscription("s", ref.incarnation)
         ask = cluster.ask
 
@@ -216,7 +226,9 @@ def test_one_that_cannot_ask_keeps_what_is_stored() -> None:
 def test_a_subscription_that_has_a_ledger_starts_without_its_partition() -> None:
     async def scenario(cluster: Cluster) -> None:
         key = await cluster.make_topic()
-        ref = await (await cluster.partition(key)).create_subscription("s", StartAt.EARLIEST, {})
+        ref = await (await cluster.partition(key)).subscriptions.create_subscription(
+            "s", StartAt.EARLIEST, {}
+        )
         dispatcher = key.of_subscription("s", ref.incarnation)
         await cluster.address(dispatcher)
         for actor in (dispatcher, key, ActorKey.catalog()):

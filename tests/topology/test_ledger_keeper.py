@@ -174,7 +174,7 @@ def test_what_recovery_needs_of_a_big_ledger_does_not_keep_it(cluster, client, t
     trim(cluster, "t")
     partition = actor(cluster, "t")
     big = {
-        info.ledger_id for info in partition.ledgers if info.bytes > 20_000
+        info.ledger_id for info in partition.log.ledgers if info.bytes > 20_000
     } & partition.runtime.state.trimmed.keys()
     assert big
 
@@ -204,7 +204,7 @@ def test_a_big_checkpoint_alone_is_no_reason_to_roll(cluster, client, told, monk
         keep(cluster, "t")
         at_rest(partition)
         rolls.append(partition.runtime.stats.rolls)
-    sizes = [info.data_offset for info in partition.ledgers]
+    sizes = [info.data_offset for info in partition.log.ledgers]
     assert sizes[-1] > 2_000 and told.told
     assert rolls[50] == rolls[-1]
 

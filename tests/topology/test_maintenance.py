@@ -85,18 +85,18 @@ class Setting:
             command = Publish("p", self.sent, self.sent, 1, entry, True)
             await self.partition.runtime.ask(command)
             # Nobody produces over a socket here: the cache follows the log.
-            self.partition.cache._tail_start = self.partition.runtime.state.end_offset
+            self.partition.log.cache._tail_start = self.partition.runtime.state.end_offset
 
     async def subscribe(self, name: str) -> None:
-        await self.partition.create_subscription(name, StartAt.EARLIEST, {})
+        await self.partition.subscriptions.create_subscription(name, StartAt.EARLIEST, {})
 
     async def acknowledge(self, name: str, until: int) -> None:
-        end = self.partition.end_offset
-        await self.partition.ask_subscription(name, SkipTo(end, until))
+        end = self.partition.log.end_offset
+        await self.partition.subscriptions.ask_subscription(name, SkipTo(end, until))
         self.partition.maintenance.touched(name)
 
     async def mark(self, name: str) -> int:
-        return await self.partition.ask_subscription(name, GetMark())
+        return await self.partition.subscriptions.ask_subscription(name, GetMark())
 
     @property
     def kept(self) -> list[tuple[int, int]]:
@@ -162,7 +162,7 @@ def test_seeks_to_trimmed_places_go_on_at_the_first_one_kept() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.subscribe("s")
         await setting.publish(35)
-        oldest = setting.partition.position_of(0)
+        oldest = setting.partition.log.position_of(0)
         await setting.acknowledge("s", 35)
         await setting.partition.maintenance.once()
         first = setting.partition.runtime.state.first_offset
@@ -171,10 +171,10 @@ def test_seeks_to_trimmed_places_go_on_at_the_first_one_kept() -> None:
             await setting.partition.call("seek", {"name": "s", "position": position})
             assert await setting.mark("s") == first
         # As one that is under way while the ledger is trimmed.
-        await setting.partition.reset_subscription("s", 3, "seek")
+        await setting.partition.cursors.reset_subscription("s", 3, "seek")
         assert await setting.mark("s") == first
         (stats,) = [(await setting.partition.call("stats", {}))["subscriptions"]["s"]]
-        assert Position(*stats["mark_delete"][:2]) < setting.partition.position_of(first)
+        assert Position(*stats["mark_delete"][:2]) < setting.partition.log.position_of(first)
 
     run(scenario)
 
@@ -186,7 +186,7 @@ def test_ledgers_do_not_go_while_a_cursor_is_being_moved_back() -> None:
         await setting.acknowledge("s", 35)
         maintenance, partition = setting.partition.maintenance, setting.partition
         held = await maintenance._ask_subscriptions()
-        await partition.reset_subscription("s", 12, "seek")
+        await partition.cursors.reset_subscription("s", 12, "seek")
         before = setting.kept
         await maintenance._trim(held)  # what was asked is out of date
         assert setting.kept == before
@@ -207,16 +207,16 @@ def test_what_was_asked_while_a_cursor_was_about_to_move_back_is_out_of_date() -
         await setting.publish(35)
         await setting.acknowledge("s", 35)
         maintenance, partition = setting.partition.maintenance, setting.partition
-        sync, asked = partition.sync, []
+        sync, asked = partition.log.sync, []
 
         async def slow_sync() -> None:
             asked.append(await maintenance._ask_subscriptions())
             await sync()
 
-        partition.sync = slow_sync  # type: ignore[method-assign]
+        partition.log.sync = slow_sync  # type: ignore[method-assign]
         # Asked beside the lock that the reset holds, as over a channel.
-        partition.ask_subscription = partition._call_dispatcher  # type: ignore[method-assign]
-        await partition.reset_subscription("s", 12, "seek")
+        partition.subscriptions.ask_subscription = partition.subscriptions.call_dispatcher  # type: ignore[method-assign]
+        await partition.cursors.reset_subscription("s", 12, "seek")
         (held,) = asked
         assert held["s"].mark == 35
         before = setting.kept
@@ -235,7 +235,7 @@ def test_an_expiry_does_not_hide_that_a_cursor_was_moved_back() -> None:
         await setting.acknowledge("s", 34)
         maintenance, partition = setting.partition.maintenance, setting.partition
         held = await maintenance._ask_subscriptions()
-        await partition.reset_subscription("s", 12, "seek")
+        await partition.cursors.reset_subscription("s", 12, "seek")
         before = setting.kept
         await maintenance._move_on("s", held["s"], 35, ExpiryReason.TTL)
         assert await setting.mark("s") == 12
@@ -263,13 +263,13 @@ def test_idle_subscriptions_are_asked_once() -> None:
         await setting.subscribe("s")
         await setting.publish(35)
         asked = []
-        ask = setting.partition.ask_subscription
+        ask = setting.partition.subscriptions.ask_subscription
 
         async def noted(name: str, request: Request[Any]) -> Any:
             asked.append(type(request))
             return await ask(name, request)
 
-        setting.partition.ask_subscription = noted  # type: ignore[method-assign]
+        setting.partition.subscriptions.ask_subscription = noted  # type: ignore[method-assign]
         for _ in range(3):
             await setting.partition.maintenance.once()
         assert asked == [GetHoldings]
@@ -363,7 +363,7 @@ def test_a_backlog_that_is_too_old_holds_producers_back() -> None:
         await setting.apply(backlogQuota={"message_age": quota})
         await setting.partition.maintenance.once()
         assert setting.partition.maintenance.held_back is Reason.QUOTA_EXCEEDED
-        refused = setting.partition.connect_producer(ProducerSpec("x", "x"))
+        refused = setting.partition.publishing.connect_producer(ProducerSpec("x", "x"))
         assert refused.reason is Reason.QUOTA_EXCEEDED  # type: ignore[union-attr]
         await setting.acknowledge("s", 3)
         await setting.partition.maintenance.once()
@@ -394,7 +394,7 @@ def test_whoever_uses_a_subscription_keeps_it() -> None:
         await setting.apply(subscriptionExpirationTime=1)
         await setting.partition.maintenance.once()
         setting.now_ms += 60_000
-        await setting.partition.durable_channel("s", StartAt.LATEST, {})
+        await setting.partition.subscriptions.durable_channel("s", StartAt.LATEST, {})
         await setting.partition.maintenance.once()
         assert "s" in setting.partition.runtime.state.subscriptions
 
@@ -404,7 +404,7 @@ def test_whoever_uses_a_subscription_keeps_it() -> None:
 def test_a_reader_of_what_is_trimmed_goes_on_at_what_is_kept() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.publish(35)
-        channel = await setting.partition.volatile_channel("r", 0)
+        channel = await setting.partition.subscriptions.volatile_channel("r", 0)
         await setting.partition.maintenance.once()
         first = setting.partition.runtime.state.first_offset
         assert first > 0

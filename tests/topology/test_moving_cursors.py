@@ -21,14 +21,14 @@ async def publish(setting: Setting, times_ms: list[int]) -> None:
         setting.sent += 1
         command = Publish("p", setting.sent, setting.sent, 1, message(at), True)
         await setting.partition.runtime.ask(command)
-        setting.partition.cache._tail_start = setting.partition.runtime.state.end_offset
+        setting.partition.log.cache._tail_start = setting.partition.runtime.state.end_offset
 
 
 async def acknowledge(setting: Setting, first: int, end: int) -> None:
     """Acknowledge entries of the subscription "s" out of order."""
     await setting.mark("s")
     (dispatcher,) = setting.dispatchers()
-    command = Ack(setting.partition.end_offset, [(first, end)])
+    command = Ack(setting.partition.log.end_offset, [(first, end)])
     await setting.actor_system.actors[dispatcher].runtime.ask(command)  # type: ignore[attr-defined]
     setting.partition.maintenance.touched("s")
 
@@ -43,7 +43,7 @@ def test_every_seek_goes_to_the_first_kept_entry_that_is_not_before_its_target(s
         await setting.subscribe("s")
         times = sorted(START_MS + rng.randrange(60) for _ in range(55))
         await publish(setting, times)
-        places = [setting.partition.position_of(at) for at in range(55)]
+        places = [setting.partition.log.position_of(at) for at in range(55)]
         if seed:  # else nothing is trimmed
             await acknowledge(setting, 0, rng.randrange(5, 15) if seed % 2 else 1)
             await acknowledge(setting, 20, 30 + 5 * seed)
@@ -78,7 +78,7 @@ def test_seeks_at_once_take_turns_and_the_last_one_holds() -> None:
         await setting.publish(30)
         await acknowledge(setting, 4, 9)
         targets = [20, 3, 11, 0, 7]
-        seeks = [setting.partition.reset_subscription("s", at, "seek") for at in targets]
+        seeks = [setting.partition.cursors.reset_subscription("s", at, "seek") for at in targets]
         async with asyncio.timeout(5):
             await asyncio.gather(*seeks)
         assert await setting.mark("s") == 7
@@ -95,7 +95,7 @@ def test_a_seek_behind_the_end_goes_to_the_end_and_misses_nothing() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.subscribe("s")
         await setting.publish(12)
-        last = setting.partition.position_of(11)
+        last = setting.partition.log.position_of(11)
         for target in ([last.ledger_id, 700], [last.ledger_id + 5, 0], [(1 << 63) - 1] * 2):
             await setting.partition.call("seek", {"name": "s", "position": target})
             assert await setting.mark("s") == 12
@@ -113,11 +113,11 @@ def test_a_lost_ledger_does_not_hold_the_mark_for_ever() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.subscribe("s")
         await setting.publish(35)
-        lost = setting.partition.position_of(14).ledger_id
+        lost = setting.partition.log.position_of(14).ledger_id
         await setting.actor_system.store.delete_ledger(setting.partition.key.text(), lost)
         await setting.restart()
         with pytest.raises(JournalError, match=str(lost)):
-            await setting.partition.entry(14)
+            await setting.partition.log.entry(14)
         await setting.acknowledge("s", 25)
         assert await setting.mark("s") == 25
         await setting.acknowledge("s", 35)
@@ -148,6 +148,6 @@ def test_a_delayed_message_keeps_its_own_ledger_only() -> None:
         await setting.restart()
         found = await setting.partition.call("find_unacked", {"name": "s", "number": 1})
         assert found == 0
-        assert await setting.partition.entry(0)
+        assert await setting.partition.log.entry(0)
 
     run(scenario)

@@ -15,6 +15,7 @@ import pytest
 from tests.official.raw import RawClient
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
+from velaray.broker.partition.channel_opening import ChannelOpener
 from velaray.broker.partition.partition_actor import PartitionActor
 from velaray.events.ids import ActorKey, TopicName
 from velaray.topology.rpc import RemoteError
@@ -74,10 +75,10 @@ def test_who_subscribes_while_the_fence_goes_up_gets_nothing(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = partition_of(cluster, "fenced-meanwhile")
-    connect = PartitionActor._connect_dispatcher
+    connect = ChannelOpener.connect
     connecting, go_on = asyncio.Event(), asyncio.Event()
 
-    async def slowly(actor: PartitionActor, *args: Any, **more: Any) -> Any:
+    async def slowly(actor: ChannelOpener, *args: Any, **more: Any) -> Any:
         connecting.set()
         await go_on.wait()
         return await connect(actor, *args, **more)
@@ -88,7 +89,7 @@ def test_who_subscribes_while_the_fence_goes_up_gets_nothing(
         topic = str(key.topic_name)
         await cluster.actor_system.call(key, "create_subscription", {"name": "s"})
         await client.produce(topic, [b"0"])
-        monkeypatch.setattr(PartitionActor, "_connect_dispatcher", slowly)
+        monkeypatch.setattr(ChannelOpener, "connect", slowly)
         subscribe = {"subscription": "s", "subType": pb.CommandSubscribe.Shared, "consumer_id": 2}
         client.send(pb.CommandSubscribe(topic=topic, request_id=6, **subscribe))
         await connecting.wait()
@@ -153,7 +154,7 @@ def test_nothing_is_acknowledged_once_the_fence_is_durable(cluster: LocalCluster
         (message,) = await client.messages(1)
         partition = cluster.actor_system.actors[key]
         assert isinstance(partition, PartitionActor)
-        async with partition._lock("s"):  # its channel can't be closed yet
+        async with partition.subscriptions.lock("s"):  # its channel can't be closed yet
             fencing = asyncio.ensure_future(
                 cluster.actor_system.call(key, "fence", {"migration": 1})
             )

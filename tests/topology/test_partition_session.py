@@ -213,7 +213,7 @@ def test_after_a_reconnect_the_reported_id_is_above_all_that_the_client_may_hold
     client_version: str, command: dict[str, Any], reported: int | None
 ) -> None:
     async def scenario(setting: Setting) -> None:
-        await setting.partition.append(Publish("p", 7, 7, 1, b"entry", True))
+        await setting.partition.publishing.append(Publish("p", 7, 7, 1, b"entry", True))
         client = setting.client
         client.session._connected = False
         client.say(pb.CommandConnect(client_version=client_version, protocol_version=20))
@@ -229,11 +229,11 @@ def test_after_a_reconnect_the_reported_id_is_above_all_that_the_client_may_hold
 def test_made_up_names_tell_data_and_incarnations_apart() -> None:
     async def scenario(setting: Setting) -> None:
         partition = setting.partition
-        names = {partition.producer_name()}
+        names = {partition.publishing.producer_name()}
         for data_id, incarnation in (("", 77), ("0123456789", 77), ("9876543210", 77)):
             partition.config = replace(partition.config, data_id=data_id)
             partition.key = replace(partition.key, topic_incarnation=incarnation)
-            names.add(partition.producer_name().rpartition("-")[0])
+            names.add(partition.publishing.producer_name().rpartition("-")[0])
         assert len(names) == 4
 
     run(scenario)
@@ -243,7 +243,7 @@ def test_a_full_disk_of_the_dispatcher_does_not_end_a_partition_without_consumer
     async def scenario(setting: Setting) -> None:
         setting.client.say(SUBSCRIBE)
         await setting.client.answer(pb.CommandSuccess)
-        channel = setting.partition.channels["s"]
+        channel = setting.partition.subscriptions.channels["s"]
         assert channel.port is not None
 
         async def full(request: Request[Any]) -> None:
@@ -272,7 +272,9 @@ def test_a_deletion_goes_on_when_nobody_waits_for_it() -> None:
             await dismiss(key)
 
         setting.actor_system.dismiss = slow_dismiss  # type: ignore[method-assign]
-        deletion = asyncio.create_task(partition.delete_subscription(DeleteSubscription("s")))
+        deletion = asyncio.create_task(
+            partition.deletion.delete_subscription(DeleteSubscription("s"))
+        )
         while "s" in partition.runtime.state.subscriptions:
             await asyncio.sleep(0)
         deletion.cancel()
@@ -300,7 +302,7 @@ def test_a_deletion_that_a_crash_interrupts_is_finished_by_the_next_activation()
 
         actor_system.dismiss = crash  # type: ignore[method-assign]
         with pytest.raises(asyncio.CancelledError):
-            await partition.delete_subscription(DeleteSubscription("s"))
+            await partition.deletion.delete_subscription(DeleteSubscription("s"))
         assert await setting.stored_dispatchers() == [dispatcher]
         actor_system.dismiss = dismiss  # type: ignore[method-assign]
         await actor_system.address(partition.key)
@@ -318,7 +320,9 @@ def test_a_dispatcher_is_not_asked_before_its_subscription_is_durable() -> None:
     async def scenario(setting: Setting) -> None:
         partition = setting.partition
         gate = setting.hold_commits()
-        creation = asyncio.create_task(partition.create_subscription("s", StartAt.EARLIEST, {}))
+        creation = asyncio.create_task(
+            partition.subscriptions.create_subscription("s", StartAt.EARLIEST, {})
+        )
         await asyncio.sleep(0)
         question = asyncio.create_task(partition.call("stats", {}))
         names = asyncio.create_task(partition.call("subscriptions", {}))
@@ -333,7 +337,7 @@ def test_a_dispatcher_is_not_asked_before_its_subscription_is_durable() -> None:
 
 def test_a_partition_that_cannot_read_its_log_stops() -> None:
     async def scenario(setting: Setting) -> None:
-        setting.partition.reading_failed(0, OSError("input/output error"))
+        setting.partition.log.reading_failed(0, OSError("input/output error"))
         assert [str(error) for _, error in setting.actor_system.failures] == ["input/output error"]
 
     run(scenario)

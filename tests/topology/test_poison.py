@@ -130,10 +130,10 @@ def test_a_send_that_cannot_be_true_is_refused_by_name(
         assert refused.sequence_id == fields.get("sequence_id", 0)
         assert text in refused.message
         assert "producer 'p'" in refused.message
-        assert setting.partition.end_offset == 0
+        assert setting.partition.log.end_offset == 0
         client.publish(ONE, sequence_id=1)  # the name is as good as before
         async with asyncio.timeout(10):
-            while setting.partition.end_offset == 0:
+            while setting.partition.log.end_offset == 0:
                 await asyncio.sleep(0.001)
         await everybody_is_served(setting)
 
@@ -160,7 +160,7 @@ def test_a_batch_that_can_be_is_stored(fields: dict[str, Any], entry: bytes) -> 
         await client.produce("p")
         client.publish(entry, **fields)
         await client.until_it_has(entry, times=1)
-        assert (await setting.partition.entry(0)).messages == 10
+        assert (await setting.partition.log.entry(0)).messages == 10
 
     run(scenario)
 
@@ -190,7 +190,7 @@ def test_an_ack_set_of_more_words_than_the_batch_has_is_refused() -> None:
         await client.produce("p")
         client.publish(BATCH, num_messages=10)
         await client.until_it_has(BATCH, times=1)
-        ledger_id = setting.partition.position_of(0).ledger_id
+        ledger_id = setting.partition.log.position_of(0).ledger_id
         for kind in (pb.CommandAck.Individual, pb.CommandAck.Cumulative):
             ack = pb.CommandAck(consumer_id=3, ack_type=kind, request_id=40)
             ack.message_id.add(ledgerId=ledger_id, entryId=0, ack_set=[1] * 2)

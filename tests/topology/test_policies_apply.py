@@ -102,7 +102,7 @@ def test_consumers_beyond_the_limit_are_refused(cluster, admin, client, topic, p
     if policy == "maxConsumersPerTopic":
         with pytest.raises(velaray.ConsumerBusy):
             client.subscribe(topic, "another")
-        assert set(actor(cluster, topic).channels) == {"s"}
+        assert set(actor(cluster, topic).subscriptions.channels) == {"s"}
     else:
         client.subscribe(topic, "another")
 

@@ -128,7 +128,7 @@ class World:
             self.newest[cluster] = at
             entry, replicated = stamped(entry, cluster, at), Replicated(cluster, at)
         command = Publish("p", self.sent, 0, BATCH, entry, True, replicated=replicated)
-        reply = await partition.append(command)
+        reply = await partition.publishing.append(command)
         assert isinstance(reply, Published)
         assert reply.offset == len(self.log)
         own = cluster == "east"
@@ -146,14 +146,14 @@ class World:
         command = Publish(
             "q", self.sent, 0, 1, build_entry(metadata, b"x"), True, transaction=transaction
         )
-        reply = await partition.append(command)
+        reply = await partition.publishing.append(command)
         self.log.append(("east", reply.position))
         self.left.append(ALL)
         self.hidden.add(reply.offset)
-        await partition.end_transaction(transaction, None, commit=False, alone=True)
+        await partition.transactions.end_transaction(transaction, None, commit=False, alone=True)
 
     async def ask(self, request: Request[ReplyT]) -> ReplyT:
-        return await (await self.site.partition()).ask_subscription("s", request)
+        return await (await self.site.partition()).subscriptions.ask_subscription("s", request)
 
     async def ack(self, first: int, end: int) -> None:
         await self.ask(PassOver(len(self.log), [first, end], []))
@@ -169,7 +169,7 @@ class World:
         self.transactions += 1
         transaction = [0, self.transactions]
         partition = await self.site.partition()
-        channel = await partition.durable_channel("s", 0, {})
+        channel = await partition.subscriptions.durable_channel("s", 0, {})
         try:
             args = [1, transaction, len(self.log), [first, end], []]
             await channel.ask(AckEntriesInTransaction(*args))
@@ -177,7 +177,7 @@ class World:
             assert error.kind == Reason.CONFLICT
             return
         finally:
-            partition.drop_if_unused(channel)
+            partition.subscriptions.drop_if_unused(channel)
         end_it = {
             "coordinator": 0,
             "sequence": self.transactions,
@@ -192,7 +192,7 @@ class World:
 
     async def seek(self, offset: int) -> None:
         partition = await self.site.partition()
-        await partition.reset_subscription("s", offset, "seek")
+        await partition.cursors.reset_subscription("s", offset, "seek")
         self.told.forget()
         for at in range(len(self.log)):
             self.left[at] = 0 if at < offset else ALL
@@ -373,7 +373,7 @@ def test_asking_what_is_new_wakes_nobody() -> None:
         await world.start()
         for name in ("plain", "pulsar.repl.west"):
             partition = await site.partition()
-            await partition.create_subscription(name, 0, {})
+            await partition.subscriptions.create_subscription(name, 0, {})
         await world.publish("east")
         first = await revision(site)
         assert set(first) == {"s"}
@@ -400,21 +400,21 @@ def test_nothing_is_kept_of_who_is_gone() -> None:
         await world.start()
         partition = await site.partition()
         for number in range(5):
-            await partition.create_subscription(f"n{number}", 0, {})
+            await partition.subscriptions.create_subscription(f"n{number}", 0, {})
             (await consumer(site, f"n{number}")).leave()
             (await consumer(site, f"r{number}", durable=False)).leave()
             await until(lambda: nobody(site))
             await site.call("delete_subscription", name=f"n{number}")
         await world.publish("east")
         await world.ack(0, 1)
-        assert set(partition.changes._counts) == {"s"}
+        assert set(partition.geo.changes._counts) == {"s"}
 
     run(scenario)
 
 
 async def nobody(site: Site) -> bool:
     """Whether no subscription is connected."""
-    return not (await site.partition()).channels
+    return not (await site.partition()).subscriptions.channels
 
 
 def test_it_is_said_when_a_consumer_acknowledges_and_when_one_gives_up() -> None:
@@ -463,7 +463,7 @@ def test_what_is_held_is_not_told_as_delivered_in_vain() -> None:
         client = await consumer(site)
         await until(lambda: has(client, 2))
         ask = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1)
-        position = (await site.partition()).position_of(1)
+        position = (await site.partition()).log.position_of(1)
         ask.message_ids.add(ledgerId=position.ledger_id, entryId=position.entry_id)
         client.say(ask)
         await until(lambda: has(client, 3))
@@ -487,7 +487,7 @@ def test_what_an_aborted_transaction_acknowledged_was_delivered_in_vain() -> Non
         client = await consumer(site)
         await until(lambda: has(client, 2))
         await world.export()
-        channel = (await site.partition()).channels["s"]
+        channel = (await site.partition()).subscriptions.channels["s"]
         await channel.ask(AckEntriesInTransaction(1, (0, 1), 2, [1, 2], []))
         end = {"coordinator": 0, "sequence": 1, "subscription": "s", "commit": False, "alone": True}
         await site.call("end_transaction", **end)
@@ -515,7 +515,7 @@ def test_up_to_where_own_entries_are_acknowledged() -> None:
         await world.trim()
         assert (await site.partition()).runtime.state.first_offset == 5
         place = await own_place(site, 5)
-        assert here[2] < place < (await site.partition()).position_of(5)
+        assert here[2] < place < (await site.partition()).log.position_of(5)
 
     run(scenario)
 
@@ -551,7 +551,7 @@ def test_what_came_from_who_is_no_peer_is_told_by_own_positions() -> None:
             await world.publish(cluster)
         await world.ack(0, 2)
         await world.ack(3, 5)
-        local = [(await site.partition()).position_of(offset) for offset in range(5)]
+        local = [(await site.partition()).log.position_of(offset) for offset in range(5)]
         args = {"subscription": "s", "cluster": "west", "since": None}
         found = await site.call("export_progress", **args, peers=["north"])
         told = Told()

@@ -12,7 +12,7 @@ import pytest
 from tests.topology.test_partition_session import SUBSCRIBE, Setting
 from velaray.actors.partition.machine import Publish, StartAt
 from velaray.broker.garbage_collection.deletion import TOPICS
-from velaray.broker.partition import partition_admin
+from velaray.broker.partition import subscription_admin
 from velaray.broker.partition.entries import CachedEntry
 from velaray.broker.partition.partition_actor import PartitionActor
 from velaray.broker.subscription.messages import GetMark
@@ -45,10 +45,10 @@ class Relaxed(Setting):
         for sequence_id in range(first, first + count):
             command = Publish("p", sequence_id, sequence_id, 1, b"entry", True)
             await self.partition.runtime.ask(command)
-            self.partition.cache.append(CachedEntry(b"entry", 1, ""))
+            self.partition.log.cache.append(CachedEntry(b"entry", 1, ""))
 
     def synced(self) -> int:
-        return self.partition.synced_offset
+        return self.partition.log.synced_offset
 
     async def lose_power(self) -> PartitionActor:
         """Everything dies, what isn't synced is lost; returns the next activation."""
@@ -85,7 +85,7 @@ def test_only_the_journals_of_partitions_are_relaxed() -> None:
         assert catalog.runtime.journal.unsynced == 0  # type: ignore[attr-defined]
         assert catalog.journal_settings().sync_interval_ms == 0  # type: ignore[attr-defined]
         partition = await setting.lose_power()
-        assert partition.end_offset == 1
+        assert partition.log.end_offset == 1
 
     run(scenario)
 
@@ -109,20 +109,20 @@ def test_what_is_announced_is_synced_at_once(topic: TopicName) -> None:
 def test_a_new_subscription_keeps_what_is_before_it() -> None:
     async def scenario(setting: Relaxed) -> None:
         await setting.publish(4)
-        ref = await setting.partition.create_subscription("s", StartAt.LATEST, {})
+        ref = await setting.partition.subscriptions.create_subscription("s", StartAt.LATEST, {})
         assert ref.start_offset == 4
         partition = await setting.lose_power()
-        assert partition.end_offset == 4
+        assert partition.log.end_offset == 4
 
     run(scenario)
 
 
 def test_a_seek_keeps_what_it_goes_behind() -> None:
     async def scenario(setting: Relaxed) -> None:
-        await setting.partition.create_subscription("s", StartAt.EARLIEST, {})
+        await setting.partition.subscriptions.create_subscription("s", StartAt.EARLIEST, {})
         await setting.publish(4)
         assert setting.synced() < 4
-        await setting.partition.reset_subscription("s", 4, "a test")
+        await setting.partition.cursors.reset_subscription("s", 4, "a test")
         assert setting.synced() == 4
 
     run(scenario)
@@ -130,9 +130,9 @@ def test_a_seek_keeps_what_it_goes_behind() -> None:
 
 def test_skipping_keeps_what_is_skipped() -> None:
     async def scenario(setting: Relaxed) -> None:
-        await setting.partition.create_subscription("s", StartAt.EARLIEST, {})
+        await setting.partition.subscriptions.create_subscription("s", StartAt.EARLIEST, {})
         await setting.publish(4)
-        await partition_admin.skip_to(setting.partition, {"name": "s", "offset": 3})
+        await subscription_admin.skip_to(setting.partition, {"name": "s", "offset": 3})
         assert setting.synced() == 4
 
     run(scenario)
@@ -144,7 +144,7 @@ def test_an_acknowledgement_never_comes_before_its_entry() -> None:
         client.say(SUBSCRIBE)
         await client.answer(pb.CommandSuccess)
         await setting.publish(3)
-        key = partition.position_of(2)
+        key = partition.log.position_of(2)
         ack = pb.CommandAck(consumer_id=1, ack_type=pb.CommandAck.Individual)
         ack.message_id.add(ledgerId=key.ledger_id, entryId=key.entry_id)
         client.say(ack)
@@ -159,7 +159,7 @@ def test_an_acknowledgement_never_comes_before_its_entry() -> None:
 
 
 async def _cursor(setting: Relaxed) -> list[tuple[int, int]]:
-    channel = setting.partition.channels["s"]
+    channel = setting.partition.subscriptions.channels["s"]
     assert channel._held
     await channel.ask(GetMark())
     (key,) = setting.dispatchers()
@@ -173,11 +173,11 @@ def test_stopping_tells_what_was_held() -> None:
         client.say(SUBSCRIBE)
         await client.answer(pb.CommandSuccess)
         await setting.publish(3)
-        ledger_id, entry_id = partition.position_of(0)
+        ledger_id, entry_id = partition.log.position_of(0)
         ack = pb.CommandAck(consumer_id=1, ack_type=pb.CommandAck.Cumulative)
         ack.message_id.add(ledgerId=ledger_id, entryId=entry_id + 2)
         client.say(ack)
-        assert partition.channels["s"]._held
+        assert partition.subscriptions.channels["s"]._held
         (key,) = setting.dispatchers()
         actor: Any = setting.actor_system.actors[key]
         assert actor.runtime.state.cursor.acked_before == 0
@@ -191,11 +191,11 @@ def test_stopping_tells_what_was_held() -> None:
 def test_no_position_is_given_twice() -> None:
     async def scenario(setting: Relaxed) -> None:
         await setting.publish(4)
-        before = setting.partition.position_of(3)
+        before = setting.partition.log.position_of(3)
         partition = await setting.lose_power()
         await setting.publish(3, first=1)
-        assert partition.end_offset == 4
-        assert partition.position_of(3) != before
+        assert partition.log.end_offset == 4
+        assert partition.log.position_of(3) != before
 
     run(scenario)
 

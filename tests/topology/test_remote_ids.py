@@ -78,7 +78,9 @@ class World:
 
     async def unacked(self) -> list[int]:
         partition = await self.west.partition()
-        flat = await partition.ask_subscription("s", GetUnacked(0, 100, partition.end_offset))
+        flat = await partition.subscriptions.ask_subscription(
+            "s", GetUnacked(0, 100, partition.log.end_offset)
+        )
         ranges = zip(flat[::2], flat[1::2], strict=True)
         return [offset for first, end in ranges for offset in range(first, end)]
 
@@ -166,7 +168,9 @@ def test_parts_of_batches_are_acknowledged() -> None:
         await world.ack(client, world.ids[2], ack_set=[0b101])
         await world.ack(client, world.ids[1], up_to=True, ack_set=[0b110])
         partition = await world.west.partition()
-        found = (await partition.ask_subscription("s", GetDetails(6)))["first_partial"]
+        found = (await partition.subscriptions.ask_subscription("s", GetDetails(6)))[
+            "first_partial"
+        ]
         assert found == [[2, [0b110]], [3, [0b101]]]
         assert await world.unacked() == [1, 2, 3, 4, 5]
 
@@ -185,7 +189,7 @@ def test_what_is_named_is_delivered_again() -> None:
         partition = await world.west.partition()
         (message, _), *others = client.entries
         assert not others
-        assert (message.ledger_id, message.entry_id) == partition.position_of(3)
+        assert (message.ledger_id, message.entry_id) == partition.log.position_of(3)
 
     moved(scenario)
 
@@ -236,7 +240,7 @@ class Transaction:
 
     async def open(self) -> Transaction:
         partition = await self.world.west.partition()
-        partition.admission._open.add((self.id, "s"))
+        partition.publishing.admission._open.add((self.id, "s"))
         return self
 
     async def ack(self, client: Client, *ids: Position, **more: Any) -> Any:
@@ -272,13 +276,15 @@ def test_a_transaction_acknowledges_up_to_a_message_if_nothing_else_is_before_it
         transaction = await Transaction(world, 1).open()
         answer = await transaction.ack(client, world.ids[1], up_to=True)
         assert answer.error == pb.NotAllowedError and "one by one" in answer.message
-        own = (await world.west.partition()).position_of(1)
+        own = (await world.west.partition()).log.position_of(1)
         await world.ack(client, own)
         answer = await transaction.ack(client, world.ids[2], up_to=True, ack_set=[0b100])
         assert not answer.HasField("error")
         await transaction.commit()
         assert await world.unacked() == [3, 4, 5]
-        found = await (await world.west.partition()).ask_subscription("s", GetDetails(6))
+        found = await (await world.west.partition()).subscriptions.ask_subscription(
+            "s", GetDetails(6)
+        )
         assert found["first_partial"] == [[3, [0b100]]]
         second = await Transaction(world, 2).open()
         answer = await second.ack(client, world.ids[0], up_to=True)

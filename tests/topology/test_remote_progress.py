@@ -147,7 +147,7 @@ def test_deliveries_in_vain_are_counted_on(before: bool) -> None:
             consumer.client.say(again)
             await consumer.received(count + 1)
         assert [found[0].redelivery_count for found in consumer.client.entries[3:]] == [1, 2, 3]
-        assert partition.end_offset == 3
+        assert partition.log.end_offset == 3
         replicator = await Replicator(east, west).connect()
         if before:
             await replicator.tell(await exported(east, "s"))
@@ -178,7 +178,7 @@ def test_what_is_produced_here_is_only_passed_over_by_its_own_position() -> None
             await consumer.acknowledge(payload)
         told = await exported(east, "s")
         up_to = next(each for each in told.origins if each.cluster == "east").up_to
-        up_to.ledger_id, up_to.entry_id = (await east.partition()).position_of(7)
+        up_to.ledger_id, up_to.entry_id = (await east.partition()).log.position_of(7)
         await there.tell(told)
         moved = await Consumer(west, "s", SHARED).connect()
         assert await moved.all_of() == ["west-p-1", "west-p-2"]
@@ -247,7 +247,7 @@ def test_a_rewind_here_is_not_undone_by_what_was_told_before() -> None:
         replicator = await Replicator(east, west).connect()
         await replicator.replicate()
         await replicator.tell(await exported(east, "s"))
-        position = (await west.partition()).position_of(1)
+        position = (await west.partition()).log.position_of(1)
         await west.call("seek", name="s", position=list(position))
         for restarts in (False, True):
             if restarts:
@@ -274,7 +274,7 @@ def test_a_rewind_is_not_undone_by_who_heard_of_it_before() -> None:
         await west.publish(0)
         await back.connect()
         await back.replicate()  # so east knows that others may have heard
-        position = (await east.partition()).position_of(1)
+        position = (await east.partition()).log.position_of(1)
         await east.call("seek", name="s", position=list(position))
         moved = await Consumer(west, "s", SHARED).connect()
         await moved.received(3)
@@ -368,15 +368,15 @@ def test_what_nobody_reads_is_settled_before_it_is_trimmed(restarts: bool) -> No
                 await consumer.acknowledge(f"east-p-{number}")
             await replicator.tell(await exported(east, "s"))
             partition = await west.partition()
-            partition.progress.came = lambda: None  # type: ignore[method-assign]
+            partition.geo.progress.came = lambda: None  # type: ignore[method-assign]
             await replicator.replicate(first, first + 6)
-            assert await partition.ask_subscription("s", GetMark()) == first
+            assert await partition.subscriptions.ask_subscription("s", GetMark()) == first
             if restarts:
                 killed(west)
                 partition = await west.partition()
                 replicator = await Replicator(east, west).connect()
             await partition.maintenance.once()
-            assert await partition.ask_subscription("s", GetMark()) == first + 6
+            assert await partition.subscriptions.ask_subscription("s", GetMark()) == first + 6
             assert partition.runtime.state.first_offset >= first + 3
         assert not waiting(west)
 
@@ -391,7 +391,7 @@ def test_what_nobody_reads_is_settled_soon(read: str) -> None:
             await moved.connect()
         if read == "before":
             moved.client.leave()
-            await soon(lambda: not partition.channels)
+            await soon(lambda: not partition.subscriptions.channels)
         consumer = await filled(east, 6)
         for number in (0, 1, 2, 5):
             await consumer.acknowledge(f"east-p-{number}")
@@ -399,11 +399,11 @@ def test_what_nobody_reads_is_settled_soon(read: str) -> None:
         await replicator.tell(await exported(east, "s"))
         if read == "until then":
             moved.client.leave()
-            await soon(lambda: not partition.channels)
+            await soon(lambda: not partition.subscriptions.channels)
         await replicator.replicate(0, 3)
         await replicator.replicate(3)
         await soon(lambda: not waiting(west))
-        assert await partition.ask_subscription("s", GetUnacked(0, 9, 6)) == [3, 5]
+        assert await partition.subscriptions.ask_subscription("s", GetUnacked(0, 9, 6)) == [3, 5]
 
     run(scenario)
 
@@ -427,7 +427,7 @@ def test_what_is_acknowledged_elsewhere_meanwhile_is_not_delivered_by_itself(
         moved = await Consumer(west, "s", EXCLUSIVE).connect(permits=2)
         assert numbers(await moved.received(2)) == [0, 1]
         await consumer.acknowledge("east-p-3")
-        port, said = (await west.partition()).channels["s"].port, []
+        port, said = (await west.partition()).subscriptions.channels["s"].port, []
         for kind in ("tell", "ask"):
             saying = getattr(port, kind)
             spy = functools.partial(
@@ -448,7 +448,7 @@ def test_what_came_while_its_progress_was_taken_in_is_settled_without_more_to_co
         await consumer.acknowledge("east-p-1")
         replicator = await Replicator(east, west).connect()
         partition = await west.partition()
-        ask, gate = partition.ask_subscription, asyncio.Event()
+        ask, gate = partition.subscriptions.ask_subscription, asyncio.Event()
         asked = asyncio.Event()
 
         async def late(name: str, request: Request[ReplyT]) -> ReplyT:
@@ -456,9 +456,9 @@ def test_what_came_while_its_progress_was_taken_in_is_settled_without_more_to_co
             await gate.wait()
             return await ask(name, request)
 
-        partition.ask_subscription = late  # type: ignore[method-assign]
+        partition.subscriptions.ask_subscription = late  # type: ignore[method-assign]
         told = (await exported(east, "s")).SerializeToString()
-        taking = asyncio.ensure_future(partition.progress.take("east", told))
+        taking = asyncio.ensure_future(partition.geo.progress.take("east", told))
         await asked.wait()
         await replicator.replicate()
         gate.set()
@@ -496,15 +496,15 @@ def test_what_comes_while_its_progress_is_taken_in_waits_for_that(kind: int) -> 
         await consumer.acknowledge("east-p-1")
         told = (await exported(east, "s")).SerializeToString()
         partition = await west.partition()
-        ask, gate = partition.ask_subscription, asyncio.Event()
+        ask, gate = partition.subscriptions.ask_subscription, asyncio.Event()
 
         async def late(name: str, request: Request[ReplyT]) -> ReplyT:
             await gate.wait()
             return await ask(name, request)
 
-        partition.ask_subscription = late  # type: ignore[method-assign]
-        taking = asyncio.ensure_future(partition.progress.take("east", told))
-        await soon(lambda: partition.channels["s"]._may_wait == {"east"})
+        partition.subscriptions.ask_subscription = late  # type: ignore[method-assign]
+        taking = asyncio.ensure_future(partition.geo.progress.take("east", told))
+        await soon(lambda: partition.subscriptions.channels["s"]._may_wait == {"east"})
         await replicator.replicate(1)
         await asyncio.sleep(0.05)
         assert len(moved.client.entries) == 1
@@ -567,7 +567,7 @@ def test_a_consumer_that_holds_what_is_acknowledged_elsewhere_holds_it_no_more()
         await consumer.acknowledge("east-p-2")
         await replicator.tell(await exported(east, "s"))
         partition = await west.partition()
-        stats = await partition.channels["s"].ask(GetStats(partition.end_offset))
+        stats = await partition.subscriptions.channels["s"].ask(GetStats(partition.log.end_offset))
         assert stats["consumers"][0]["unacked"] == 3
         moved.client.say(pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1))
         assert numbers((await moved.received(7))[4:]) == [0, 1, 3]

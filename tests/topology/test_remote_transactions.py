@@ -216,12 +216,12 @@ class West:
     def shown(self, topic: str) -> Iterator[Position]:
         """Which entries of the other cluster a consumer gets now, as far as anybody runs."""
         actor = self.actor_system.actors.get(self.keys[topic])
-        if not isinstance(actor, PartitionActor) or not hasattr(actor, "cache"):
+        if not isinstance(actor, PartitionActor) or not hasattr(actor.log, "cache"):
             return
         state = actor.runtime.state
         for at in range(len(LOGS[topic])):
             offset = self._offset(state, at)
-            if offset is None or offset >= actor.readable_end:
+            if offset is None or offset >= actor.log.readable_end:
                 continue
             if offset not in state.transactions.hidden:
                 yield Position(LEDGER, at)
@@ -249,7 +249,7 @@ class West:
                 continue
             for topic, where in places:
                 actor = self.actor_system.actors.get(self.keys[topic])
-                if not isinstance(actor, PartitionActor) or not hasattr(actor, "cache"):
+                if not isinstance(actor, PartitionActor) or not hasattr(actor.log, "cache"):
                     continue
                 state = actor.runtime.state
                 offset = self._offset(state, where.entry_id)

@@ -57,7 +57,7 @@ def test_the_receipt_of_the_last_answers_a_run_of_entries() -> None:
             await east.publish(number)
         entries, partition = await east.entries(), await east.partition()
         sent = [
-            stamped(each, "east", partition.position_of(offset))
+            stamped(each, "east", partition.log.position_of(offset))
             for offset, each in enumerate(entries)
         ]
         client = (await Replicator(east, west).connect()).client
@@ -129,7 +129,7 @@ def test_a_batch_is_stored_as_one_and_with_its_size() -> None:
     async def scenario(east: Site, west: Site) -> None:
         await east.publish(0, messages=7)
         await (await Replicator(east, west).connect()).replicate()
-        found = await (await west.partition()).entry(0)
+        found = await (await west.partition()).log.entry(0)
         assert (found.messages, payload_of(bytes(found.data))) == (7, "east-p-0")
 
     run(scenario)
@@ -208,7 +208,7 @@ def test_a_chunk_that_is_replicated_is_known_as_one() -> None:
             position = Position(1 << 52 | 5 << 24, number)
             await replicator.send(stamped(entry(4, **parts), "east", position))
         partition = await west.partition()
-        assert [(await partition.entry(n)).chunk_uuid for n in range(3)] == ["u"] * 3
+        assert [(await partition.log.entry(n)).chunk_uuid for n in range(3)] == ["u"] * 3
         assert partition.runtime.state.remote_producers["east", "p"].last_sequence_id == 4
 
     run(scenario)

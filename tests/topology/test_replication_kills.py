@@ -37,8 +37,8 @@ def payloads(cluster: Cluster, topic: str) -> list[bytes]:
         await cluster.local.actor_system.address(key)
         partition = cluster.local.actor_system.actors[key]
         found = []
-        for offset in range(partition.end_offset):
-            data = bytes((await partition.entry(offset)).data)
+        for offset in range(partition.log.end_offset):
+            data = bytes((await partition.log.entry(offset)).data)
             found.append(data[open_entry(data)[1] :])
         return found
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from velaray.actors.partition.machine import StartAt
-from velaray.broker.partition.partition_actor import PartitionActor, _DispatcherConnection
+from velaray.broker.partition.channel_opening import _DispatcherConnection
+from velaray.broker.partition.partition_actor import PartitionActor
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.subscription.messages import GetMark, OpenDispatcher, ResetCursor, call_of
 from velaray.events.ids import ActorKey, TopicName
@@ -17,6 +19,7 @@ from velaray.journal.memory import MemoryStore
 from velaray.topology.actor_system import Unreachable
 from velaray.topology.config import ClusterConfig
 from velaray.topology.in_process import InProcessActorSystem
+from velaray.topology.messages import Request
 
 TOPIC = TopicName.parse("persistent://public/default/t")
 
@@ -31,7 +34,7 @@ async def _partition_with_a_subscription(
     await actor_system.address(key)
     partition = actor_system.actors[key]
     assert isinstance(partition, PartitionActor)
-    ref = await partition.create_subscription("s", StartAt.EARLIEST, {})
+    ref = await partition.subscriptions.create_subscription("s", StartAt.EARLIEST, {})
     return partition, key.of_subscription("s", ref.incarnation)
 
 
@@ -43,8 +46,9 @@ def test_a_reset_by_a_successor_lets_go_of_the_former_partitions_consumers() -> 
             ClusterConfig("nowhere", 1, b"key", deleters=0), MemoryStore(), make_actor
         )
         partition, dispatcher = await _partition_with_a_subscription(actor_system)
-        channel = await partition.durable_channel("s", StartAt.EARLIEST, {})
-        for request in (GetMark(), ResetCursor(0, "seek")):
+        channel = await partition.subscriptions.durable_channel("s", StartAt.EARLIEST, {})
+        requests: list[Request[Any]] = [GetMark(), ResetCursor(0, "seek")]
+        for request in requests:
             assert not channel.closed
             epoch = partition.runtime.journal.epoch + 1
             await actor_system.request(dispatcher, call_of(epoch, 0, request))
@@ -64,15 +68,15 @@ def test_a_superseded_partition_ends_and_its_consumers_look_up_again() -> None:
             ClusterConfig("nowhere", 1, b"key", deleters=0), MemoryStore(), make_actor
         )
         partition, dispatcher = await _partition_with_a_subscription(actor_system)
-        of_successor = SubscriptionChannel("s", partition, lambda *_: None, durable=True)
+        of_successor = SubscriptionChannel("s", partition.log, lambda *_: None, durable=True)
         rpc_connection = await actor_system.open_rpc(
             dispatcher, _DispatcherConnection(of_successor)
         )
         epoch = partition.runtime.journal.epoch + 1
         await rpc_connection.ask(OpenDispatcher(0, None, 0, (), epoch))
 
-        with pytest.raises(Unreachable, match="served elsewhere"):
-            await partition.durable_channel("s", StartAt.EARLIEST, {})
+        with pytest.raises(Unreachable, match="served by another activation"):
+            await partition.subscriptions.durable_channel("s", StartAt.EARLIEST, {})
         ((ended, error),) = actor_system.failures
         assert ended == partition.key
         assert isinstance(error, Fenced)

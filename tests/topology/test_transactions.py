@@ -151,7 +151,9 @@ async def payloads(consumer: RawClient, count: int) -> list[bytes]:
 
 
 async def backlog(setting: Setting, name: str = "s") -> int:
-    stats = await setting.partition.channels[name].ask(GetStats(setting.partition.end_offset))
+    stats = await setting.partition.subscriptions.channels[name].ask(
+        GetStats(setting.partition.log.end_offset)
+    )
     return int(stats["backlog"])
 
 
@@ -174,10 +176,10 @@ def test_what_is_committed_comes_in_the_logs_order_and_nothing_behind_it_came_be
         await setting.publish(b"plain")
         await setting.publish(b"2", transaction)
         assert await payloads(consumer, 1) == [b"before"]
-        assert setting.partition.readable_end == 1
+        assert setting.partition.log.readable_end == 1
         answer = await setting.end(transaction)
         assert not answer.HasField("error")
-        assert setting.partition.readable_end == 4
+        assert setting.partition.log.readable_end == 4
         assert await payloads(consumer, 3) == [b"1", b"plain", b"2"]
 
     run(scenario)
@@ -244,7 +246,7 @@ def test_a_transaction_takes_nothing_before_it_is_told_of_the_topic_nor_when_it_
         await setting.publish(b"1", transaction)
         await setting.end(transaction)
         assert "transaction 1 is COMMITTED" in await refused(setting, transaction)
-        assert setting.partition.end_offset == 1
+        assert setting.partition.log.end_offset == 1
 
     run(scenario)
 
@@ -260,7 +262,7 @@ def test_what_is_behind_an_entry_that_waits_for_its_transaction_waits_as_well() 
         assert [each.sequence_id for each in receipts] == [0, 1, 3]
         await setting.end(transaction)
         assert await payloads(await setting.consume(), 3) == [b"1", b"2", b"4"]
-        assert setting.partition.pending_bytes == 0
+        assert setting.partition.publishing.pending_bytes == 0
 
     run(scenario)
 
@@ -285,11 +287,11 @@ def test_a_verdict_outlives_the_coordinator_and_reaches_everybody(commit: bool) 
         assert (await setting.end(transaction, not commit)).error == pb.InvalidTxnStatus
         consumer = await setting.consume()
         await setting.actor_system.reach(setting.key)
-        assert setting.partition.readable_end == 1
+        assert setting.partition.log.readable_end == 1
         if commit:
             assert await payloads(consumer, 1) == [b"1"]
         else:
-            assert setting.partition.last_readable() == -1
+            assert setting.partition.log.last_readable() == -1
 
     run(scenario)
 
@@ -355,7 +357,7 @@ def test_a_verdict_that_comes_while_the_coordinator_is_asked_makes_its_answer_vo
         gate.set()
         error = await setting.producer.next(pb.CommandSendError)
         assert error.error == pb.NotAllowedError and "is over" in error.message
-        assert setting.partition.end_offset == 0
+        assert setting.partition.log.end_offset == 0
 
     run(scenario)
 

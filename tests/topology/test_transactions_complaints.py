@@ -135,7 +135,9 @@ def test_of_a_request_that_is_refused_nothing_counts() -> None:
             command.message_id.add(ledgerId=message.ledger_id, entryId=message.entry_id)
         consumer.send(command)
         assert (await consumer.next(pb.CommandAckResponse)).error == pb.TransactionConflict
-        stats = await setting.partition.channels["s"].ask(GetStats(setting.partition.end_offset))
+        stats = await setting.partition.subscriptions.channels["s"].ask(
+            GetStats(setting.partition.log.end_offset)
+        )
         assert [each["unacked"] for each in stats["consumers"]] == [1]
         other = await setting.consume(kind=SHARED)
         consumer.close()
@@ -201,10 +203,10 @@ def test_a_touched_partition_has_the_entries_and_one_marker() -> None:
             if isinstance(event, TransactionEnded)
         ]
         assert markers == [(3, one, True), (3, two, False)]
-        first = await setting.partition.entry(0)
+        first = await setting.partition.log.entry(0)
         metadata = read_metadata(first.data)
         assert not metadata.HasField("marker_type")
-        assert setting.partition.end_offset == 4  # and no marker in the log
+        assert setting.partition.log.end_offset == 4  # and no marker in the log
 
     run(scenario)
 
@@ -253,7 +255,7 @@ def test_nothing_is_read_while_nothing_may_be(monkeypatch: pytest.MonkeyPatch) -
         transaction = await setting.begin(TOPIC)
         await setting.publish(b"1", transaction)
         reads: Counter[str] = Counter()
-        cache = setting.partition.cache
+        cache = setting.partition.log.cache
         for name in ("get", "run", "load"):
             original = getattr(cache, name)
 
@@ -331,7 +333,7 @@ def test_aborts_are_recovered_from_a_checkpoint_however_many_there_were() -> Non
             )
         assert max(replayed) <= ROLL + 10, replayed
         assert sizes[-1] <= 3 * 3 * aborts, sizes
-        hidden = setting.partition.hidden_within(0, setting.partition.end_offset)
+        hidden = setting.partition.log.hidden_within(0, setting.partition.log.end_offset)
         assert len(hidden) == 3 * aborts
         assert await payloads(await setting.consume(kind=SHARED), 3) == [b"plain"] * 3
 

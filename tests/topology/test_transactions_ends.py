@@ -40,7 +40,7 @@ def test_a_verdict_right_behind_the_coordinators_answer_still_keeps_a_message_ou
 
     async def scenario(setting: Setting) -> None:
         transaction = await setting.begin(TOPIC)
-        gate, call = setting.partition.admission, setting.actor_system.call
+        gate, call = setting.partition.publishing.admission, setting.actor_system.call
         answered = gate._answer
 
         async def decided_meanwhile(key: Any, method: str, *args: Any) -> Any:
@@ -58,7 +58,7 @@ def test_a_verdict_right_behind_the_coordinators_answer_still_keeps_a_message_ou
         setting.send(b"late", transaction)
         error = await setting.producer.next(pb.CommandSendError)
         assert error.error == pb.NotAllowedError
-        assert setting.partition.readable_end == setting.partition.end_offset == 0
+        assert setting.partition.log.readable_end == setting.partition.log.end_offset == 0
 
     run(scenario)
 
@@ -72,7 +72,7 @@ def test_a_verdict_waits_for_acknowledgements_that_are_on_their_way() -> None:
         message = await arrival(consumer)
         transaction = await setting.begin()
         await add_subscription(setting, transaction)
-        channel = setting.partition.channels["s"]
+        channel = setting.partition.subscriptions.channels["s"]
         ask, asked, gate, order = channel.ask, asyncio.Event(), asyncio.Event(), []
 
         async def slow(request: Request[ReplyT]) -> ReplyT:
@@ -87,7 +87,7 @@ def test_a_verdict_waits_for_acknowledgements_that_are_on_their_way() -> None:
         await asked.wait()
         ending = asyncio.create_task(setting.end(transaction, commit=False))
         async with asyncio.timeout(20):
-            while setting.partition.admission.is_open((3, transaction), "s"):  # type: ignore[arg-type]
+            while setting.partition.publishing.admission.is_open((3, transaction), "s"):  # type: ignore[arg-type]
                 await asyncio.sleep(0)
         gate.set()
         assert not (await acking).HasField("error")
@@ -110,9 +110,9 @@ def test_a_terminated_topic_ends_its_transactions(commit: bool) -> None:
         await setting.publish(b"2", transaction)
         await setting.actor_system.call(setting.key, "terminate", {})
         assert await payloads(consumer, 1) == [b"1"]
-        assert setting.partition.readable_end == 1
+        assert setting.partition.log.readable_end == 1
         assert not (await setting.end(transaction, commit)).HasField("error")
-        assert setting.partition.end_offset == 2
+        assert setting.partition.log.end_offset == 2
         if commit:
             assert await payloads(consumer, 1) == [b"2"]
         await consumer.next(pb.CommandReachedEndOfTopic)
@@ -163,7 +163,7 @@ def test_a_partition_that_could_not_be_read_comes_back_with_its_transactions(
         monkeypatch.setattr(MemoryStore, "read", failing)
         consumer = await setting.consume()
         assert len(failures) == 3
-        assert setting.partition.readable_end == 1
+        assert setting.partition.log.readable_end == 1
         assert not (await setting.end(transaction)).HasField("error")
         assert await payloads(consumer, 2) == [b"1", b"2"]
 
@@ -204,7 +204,7 @@ def test_nobody_need_be_connected_when_a_transaction_ends() -> None:
             await ack_in(consumer, message, transaction)
         consumer.close()
         async with asyncio.timeout(20):
-            while setting.partition.channels:
+            while setting.partition.subscriptions.channels:
                 await asyncio.sleep(0.01)
         assert not (await setting.end(one)).HasField("error")
         assert not (await setting.end(two, commit=False)).HasField("error")
@@ -225,7 +225,7 @@ def test_a_deleted_topic_s_successor_is_told_of_what_it_took() -> None:
         await setting.actor_system.call(ActorKey.catalog(), "delete_topic", deleted)
         await setting.enter()
         await setting.publish(b"kept", transaction)
-        assert setting.partition.readable_end == 0
+        assert setting.partition.log.readable_end == 0
         assert not (await setting.end(transaction)).HasField("error")
         assert await payloads(await setting.consume(), 1) == [b"kept"]
 
@@ -269,7 +269,7 @@ def test_ends_of_acknowledgements_do_not_wait_for_each_other() -> None:
             await add_subscription(setting, transaction)
             message = await arrival(consumer)
             assert not (await ack_in(consumer, message, transaction)).HasField("error")
-        channel = setting.partition.channels["s"]
+        channel = setting.partition.subscriptions.channels["s"]
         ask, both = channel.ask, asyncio.Barrier(2)
 
         async def together(request: Request[ReplyT]) -> ReplyT:
@@ -278,7 +278,7 @@ def test_ends_of_acknowledgements_do_not_wait_for_each_other() -> None:
 
         channel.ask = together  # type: ignore[method-assign]
         ends = [
-            setting.partition.end_transaction(TransactionId(3, each), "s", commit=True)
+            setting.partition.transactions.end_transaction(TransactionId(3, each), "s", commit=True)
             for each in transactions
         ]
         async with asyncio.timeout(20):
@@ -298,7 +298,7 @@ def test_the_partition_goes_on_by_itself_over_a_commit(commit: bool) -> None:
         transaction = await setting.begin()
         await add_subscription(setting, transaction)
         assert not (await ack_in(consumer, message, transaction)).HasField("error")
-        port = setting.partition.channels["s"].port
+        port = setting.partition.subscriptions.channels["s"].port
         told, tell = [], port.tell
 
         def listening(notice: Message) -> None:
@@ -332,13 +332,13 @@ def test_only_the_newest_activations_say_that_there_is_nothing_to_end() -> None:
         partition = setting.partition
         unknown = TransactionId(3, 99)
         for subscription in (None, "s", "deleted"):
-            await partition.end_transaction(unknown, subscription, commit=True)
+            await partition.transactions.end_transaction(unknown, subscription, commit=True)
         await superseded(setting, key)
         with pytest.raises(RemoteError):  # the link to it broke: the coordinator tries again
-            await partition.end_transaction(unknown, "s", commit=True)
+            await partition.transactions.end_transaction(unknown, "s", commit=True)
         await superseded(setting, setting.key)
         for subscription in (None, "deleted"):
             with pytest.raises(Stopped):
-                await partition.end_transaction(unknown, subscription, commit=True)
+                await partition.transactions.end_transaction(unknown, subscription, commit=True)
 
     run(scenario)

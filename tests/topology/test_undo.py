@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from velaray.actors.machine import Reason
-from velaray.broker.partition import partition_admin
+from velaray.broker.partition import partition_actor
+from velaray.broker.partition.entry_log import EntryLog
 from velaray.broker.partition.partition_actor import PartitionActor
 from velaray.cli.app import main
 from velaray.client.admin import Admin, AdminError, NotFound, PreconditionFailed
@@ -175,12 +176,12 @@ def test_a_partition_that_would_refuse_leaves_all_as_they_are(
     admin = Admin(cluster.admin_url)
     names = partitioned(admin, client, "refused")
     admin.skip("refused", "s", None)
-    durably_gone = PartitionActor._durably_gone
+    durably_gone = EntryLog.durably_gone
 
-    async def gone(self: PartitionActor, **kinds: Any) -> list[int]:
+    async def gone(self: EntryLog, **kinds: Any) -> list[int]:
         return [0, 2] if self.topic == names[2] else await durably_gone(self, **kinds)
 
-    monkeypatch.setattr(PartitionActor, "_durably_gone", gone)
+    monkeypatch.setattr(EntryLog, "durably_gone", gone)
     with pytest.raises(PreconditionFailed, match="they are trimmed away"):
         admin.undo("refused", "s")
     assert marks(admin, names) == [2, 2, 2]
@@ -195,14 +196,14 @@ def test_an_error_names_the_partitions_that_are_changed(
     method = {"undo": "undo", "skip": "skip_to"}[verb]
     if verb == "undo":
         admin.skip(f"failing-{verb}", "s", None)
-    real = partition_admin.METHODS[method]
+    real = partition_actor.CALLS[method]
 
     async def fail(partition: PartitionActor, args: dict[str, Any]) -> Any:
         if partition.topic == names[1]:
             raise RemoteError(Reason.UNAVAILABLE, "it is moving")
         return await real(partition, args)
 
-    monkeypatch.setitem(partition_admin.METHODS, method, fail)
+    monkeypatch.setitem(partition_actor.CALLS, method, fail)
     named = f"done for {names[0]}, {names[2]}, but not for {names[1]}: it is moving"
     with pytest.raises(AdminError, match=named):
         admin.undo(f"failing-{verb}", "s") if verb == "undo" else admin.skip(

@@ -74,6 +74,6 @@ def check_home(client: Client, partition: HostedPartition) -> None:
 def check_accepts_entries(client: Client, partition: HostedPartition) -> None:
     """Raise `RemoteError` if the partition accepts no entries of the client."""
     check_home(client, partition)
-    if partition.availability.terminated_at is not None:
+    if partition.log.terminated_at is not None:
         raise RemoteError(Reason.TERMINATED, "the topic is terminated")
-    partition.availability.fence.check()
+    partition.geo.fence.check()

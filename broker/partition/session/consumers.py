@@ -130,7 +130,7 @@ class ConsumerHandlers:
     def _check(self, partition: HostedPartition, subscription: str) -> None:
         """Raise `RemoteError` if the partition accepts no consumer of the subscription."""
         check_home(self._client, partition)
-        partition.availability.fence.check(subscription)
+        partition.geo.fence.check(subscription)
         if not self._client.info.means_this_cluster:
             partition.subscriptions.check_consumers(subscription)
 

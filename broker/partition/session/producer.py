@@ -106,7 +106,7 @@ class ConnectedProducer:
 
     def send_error(self, sequence_id: int, code: pb.ServerError, message: str) -> None:
         """Answer an entry with an error, after the receipts of earlier ones."""
-        if self.partition.availability.fence.up:
+        if self.partition.geo.fence.up:
             return  # the producer is closed: its client sends all this again, to another cluster
         self.receipts.send()
         self.connection.send(

@@ -18,7 +18,7 @@ from velaray.actors.partition.state import SubscriptionRef
 from velaray.broker.partition import remote_ids
 from velaray.broker.partition.compacted_view import CompactedView
 from velaray.broker.partition.entries import EntryCache
-from velaray.broker.partition.geo_replication import Fence, GeoReplication
+from velaray.broker.partition.geo_replication import GeoReplication
 from velaray.broker.partition.partition_clients import DescribedProducer
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.partition.topic_schemas import TopicSchemas
@@ -133,9 +133,21 @@ class SubscriptionTable(Protocol):
         """Set whether a durable subscription's progress goes to other clusters, durably."""
         ...
 
+    def drop_if_unused(self, channel: SubscriptionChannel) -> None:
+        """Close a channel that has no consumers."""
+        ...
+
+
+class Deletion(Protocol):
+    """Deletes subscriptions of a partition."""
+
     async def delete_subscription(self, command: DeleteSubscription) -> None:
         """Delete a durable subscription. Raises `RemoteError` if it doesn't exist."""
         ...
+
+
+class CursorMoves(Protocol):
+    """Moves cursors of a partition's subscriptions."""
 
     async def reset_subscription(self, name: str, offset: int, reason: str) -> None:
         """Move a subscription's cursor, durably, and close its consumers.
@@ -144,15 +156,13 @@ class SubscriptionTable(Protocol):
         """
         ...
 
-    def drop_if_unused(self, channel: SubscriptionChannel) -> None:
-        """Close a channel that has no consumers."""
-        ...
-
 
 class PartitionLog(remote_ids.Log, Protocol):
     """The log of a partition."""
 
     cache: EntryCache
+    terminated_at: int | None
+    """The offset at which the topic was terminated; None while it isn't."""
 
     @property
     def synced_offset(self) -> int:
@@ -191,11 +201,8 @@ class CompactedReads(Protocol):
 class Availability(Protocol):
     """What a partition accepts from clients at present."""
 
-    fence: Fence
     home: str | None
     """The other cluster that serves the tenant's clients; None if it is this one."""
-    terminated_at: int | None
-    """The offset at which the topic was terminated."""
 
     @property
     def active_for_schemas(self) -> bool:
@@ -217,6 +224,8 @@ class HostedPartition:
     log: PartitionLog
     publishing: PublishPath
     subscriptions: SubscriptionTable
+    deletion: Deletion
+    cursors: CursorMoves
     compacted: CompactedReads
     schemas: TopicSchemas
     geo: GeoReplication

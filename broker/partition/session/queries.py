@@ -51,7 +51,7 @@ class SubscriptionRequests:
         channel = consumer.channel
         deleted = False
         try:
-            await partition.subscriptions.delete_subscription(DeleteSubscription(channel.name))
+            await partition.deletion.delete_subscription(DeleteSubscription(channel.name))
             deleted = True
         finally:
             if not deleted:  # the consumer is detached already: make the client subscribe again
@@ -69,7 +69,7 @@ class SubscriptionRequests:
         else:
             offset = seek_target(partition, command.message_id, channel.compacted)
         self._sought[channel] = partition
-        await partition.subscriptions.reset_subscription(channel.name, offset, "seek")
+        await partition.cursors.reset_subscription(channel.name, offset, "seek")
         self._client.succeed(command.request_id)
 
     async def last_message_id(self, command: pb.CommandGetLastMessageId) -> None:
@@ -136,7 +136,7 @@ class SchemaRequests:
 
         async def register(info: SchemaInfo) -> int | None:
             partition = self._partitions.find_sibling(TopicName.parse(command.topic))
-            partition.availability.fence.check()
+            partition.geo.fence.check()
             return await partition.schemas.of_producer(info, self._client.info.role)
 
         self._client.connection.send(await get_or_create_schema(command, register))

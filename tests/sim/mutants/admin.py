@@ -13,7 +13,7 @@ from velaray.actors.partition import machine as partition
 from velaray.broker.catalog import catalog_actor
 from velaray.broker.catalog.messages import Serving
 from velaray.broker.garbage_collection import topic_deletion
-from velaray.broker.partition.partition_actor import PartitionActor
+from velaray.broker.partition.subscription_deletion import SubscriptionDeletion
 from velaray.events.events_pb2 import TopicCreated
 from velaray.journal.memory import MemoryStore
 
@@ -71,7 +71,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "leave-half-deleted-subscriptions": Mutant(
         "a deletion that a crash interrupted isn't finished",
-        ((PartitionActor, "_finish_deletion", do_nothing_async),),
+        ((SubscriptionDeletion, "_finish", do_nothing_async),),
         within=300,
     ),
     "keep-journals-of-the-deleted": Mutant(

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from tests.sim.mutants.mutant import Mutant, do_nothing, do_nothing_async
+from velaray.broker.partition.channel_opening import _DispatcherConnection
 from velaray.broker.partition.dead_letters import DeadLetterMover
 from velaray.broker.partition.delayed_delivery import DelayedDeliveryTracker
 from velaray.broker.partition.entries import CachedEntry, EntryCache
-from velaray.broker.partition.partition_actor import PartitionActor, _DispatcherConnection
+from velaray.broker.partition.publishing import Publishing
 from velaray.broker.partition.session import producer
 from velaray.broker.partition.session.producers import ProducerHandlers
 from velaray.broker.partition.subscription_channel import Grant, SubscriptionChannel
@@ -37,7 +38,7 @@ def _send_the_next_entry(original: Any) -> Any:
 
 
 def _count_batches_as_one(original: Any) -> Any:
-    def publish(self: PartitionActor, producing: Any, send: Any, entry: bytes) -> None:
+    def publish(self: Publishing, producing: Any, send: Any, entry: bytes) -> None:
         original(self, producing, send._replace(num_messages=1), entry)
 
     return publish
@@ -66,12 +67,13 @@ def _answer_the_newest_request(original: Any) -> Any:
 
 
 def _deliver_unsynced_entries(original: Any) -> Any:
-    def publish(self: PartitionActor, producing: Any, send: Any, entry: bytes) -> None:
-        before = self.runtime.state.end_offset
+    def publish(self: Publishing, producing: Any, send: Any, entry: bytes) -> None:
+        runtime, cache = self._partition.runtime, self._log.cache
+        before = runtime.state.end_offset
         original(self, producing, send, entry)
-        if before < self.runtime.state.end_offset and before == self.cache.end:
-            self.cache.append(CachedEntry(entry, send.num_messages, ""))
-            self._schedule_feed()
+        if before < runtime.state.end_offset and before == cache.end:
+            cache.append(CachedEntry(entry, send.num_messages, ""))
+            self._more_readable()
 
     return publish
 
@@ -174,7 +176,7 @@ MUTANTS: dict[str, Mutant] = {
     "deliver-unsynced-entries": Mutant(
         "an entry is delivered before it is synced",
         (
-            (PartitionActor, "publish", _deliver_unsynced_entries),
+            (Publishing, "publish", _deliver_unsynced_entries),
             (EntryCache, "append", _cache_once),
         ),
         within=300,
@@ -186,7 +188,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "count-batches-as-one": Mutant(
         "a batch counts as one message",
-        ((PartitionActor, "publish", _count_batches_as_one),),
+        ((Publishing, "publish", _count_batches_as_one),),
         within=20,
     ),
     "confirm-the-entry-before": Mutant(

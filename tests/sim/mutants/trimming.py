@@ -9,7 +9,7 @@ from tests.sim.mutants.mutant import Mutant, always
 from velaray.actors.partition import machine as partition
 from velaray.actors.partition import trimming
 from velaray.actors.partition.machine import PartitionMachine
-from velaray.broker.partition import maintenance, partition_actor
+from velaray.broker.partition import entry_log, maintenance
 from velaray.broker.partition.backlog import Backlog
 from velaray.broker.subscription import subscription_queries
 
@@ -93,7 +93,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "move-back-into-trimmed-ledgers": Mutant(
         "a cursor that is moved back gets no notice of trimmed ledgers",
-        ((partition_actor, "_flat", always([])),),
+        ((entry_log, "gone_offsets", always([])),),
         within=300,
     ),
     "expire-one-too-many": Mutant(

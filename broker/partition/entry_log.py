@@ -1,0 +1,248 @@
+"""The entries of one partition, as they are stored and as consumers may read them.
+
+Offsets count the entries of a partition from 0; positions are the ledger and entry ids that clients
+see. Everything here is about durable entries.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+
+from velaray.actors.partition.delayed import DelayedEntry
+from velaray.actors.partition.ledger_table import LedgerSpan, LedgerTable, NoSuchEntryError
+from velaray.actors.partition.state import PartitionState
+from velaray.actors.runtime import Runtime
+from velaray.broker.partition.backlog import Backlog
+from velaray.broker.partition.compactor import Compactor
+from velaray.broker.partition.delayed_delivery import DelayedDeliveryTracker
+from velaray.broker.partition.entries import CachedEntry, EntryCache
+from velaray.broker.partition.geo_replication import GeoReplication
+from velaray.broker.partition.subscription_channel import SubscriptionChannel
+from velaray.events.codec import decode
+from velaray.events.events_pb2 import EntryAppended
+from velaray.events.ids import ActorKey, Position
+from velaray.journal.errors import JournalError, NotStored
+from velaray.journal.journal import Journal
+from velaray.journal.manifest import LedgerInfo
+from velaray.topology.actor_system import ActorSystem
+from velaray.topology.config import ClusterConfig
+from velaray.topology.rpc import reason_of
+from velaray.wire.messages import known_publish_time
+
+logger = logging.getLogger(__name__)
+
+_BACK = 4096
+"""How many offsets one step of the search for the newest visible entry covers."""
+
+
+class Partition(Protocol):
+    """What a log needs of its partition."""
+
+    key: ActorKey
+    config: ClusterConfig
+    actor_system: ActorSystem
+    runtime: Runtime[PartitionState]
+    compactor: Compactor
+    geo: GeoReplication
+
+
+def gone_offsets(state: PartitionState) -> list[int]:
+    """The offsets of trimmed entries: first, last + 1, first, ..."""
+    return [at for pair in state.table.gone_ranges() for at in pair]
+
+
+class EntryLog:
+    """Reads the log of one activation of a partition."""
+
+    runtime: Runtime[PartitionState]
+    cache: EntryCache
+    delayed: DelayedDeliveryTracker
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self.topic = str(partition.key.topic_name)
+        self.partition_index = partition.key.partition
+        self.config = partition.config
+        self.actor_system = partition.actor_system
+        self.terminated_at: int | None = None
+        """The offset at which the topic ended; None while it goes on."""
+        self.backlog = Backlog(self)
+        self.failed_reads = 0
+
+    def open(self, on_due: Callable[[list[DelayedEntry], int], None]) -> None:
+        """Take over the recovered state; ``on_due`` as in `DelayedDeliveryTracker`."""
+        self.runtime = self._partition.runtime
+        state = self.runtime.state
+        self.cache = EntryCache(self.read_log, state.end_offset)
+        self.delayed = DelayedDeliveryTracker(self.actor_system.clock_ms, on_due, state.delayed)
+        self.terminated_at = state.end_offset if state.terminated else None
+
+    def close(self) -> None:
+        """Stop the timer of delayed entries."""
+        if hasattr(self, "delayed"):  # else it never opened
+            self.delayed.close()
+
+    @property
+    def _journal(self) -> Journal:
+        journal = self.runtime.journal
+        assert isinstance(journal, Journal)
+        return journal
+
+    def clock_ms(self) -> int:
+        """Wall-clock milliseconds."""
+        return self.actor_system.clock_ms()
+
+    # -- what there is -------------------------------------------------------------
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the newest durable entry."""
+        return self.cache.end
+
+    @property
+    def ledgers(self) -> tuple[LedgerInfo, ...]:
+        """Every ledger of the journal, trimmed ones included, oldest first."""
+        return self._journal.ledgers
+
+    def table(self, compacted: bool = False) -> LedgerTable:
+        """The position of every entry; ``compacted``: with all entries of the compacted view."""
+        return self._partition.compactor.table() if compacted else self.runtime.state.table
+
+    def position_of(self, offset: int) -> Position:
+        """The position that clients see."""
+        return self.runtime.state.table.position_of(offset)
+
+    def span_of(self, offset: int) -> LedgerSpan:
+        """The ledger that holds an entry."""
+        return self.runtime.state.table.span_of(offset)
+
+    def kept_from(self, offset: int) -> int:
+        """The first offset at or after ``offset`` that isn't trimmed away."""
+        return self.runtime.state.table.kept_from(offset)
+
+    def gone(self) -> list[int]:
+        """The offsets of trimmed entries: first, last + 1, first, ..."""
+        return gone_offsets(self.runtime.state)
+
+    async def durably_gone(self, *, compacted: bool) -> list[int]:
+        """The offsets that are durably trimmed for a subscription.
+
+        With a compacted view there are none for a reader of it: only entries that the view covers
+        are trimmed then.
+        """
+        return await self.runtime.read(
+            lambda state: [] if compacted and state.compactions.current else gone_offsets(state)
+        )
+
+    # -- what consumers get --------------------------------------------------------
+
+    @property
+    def readable_end(self) -> int:
+        """The offset that consumers can't read beyond: the first entry of an open transaction."""
+        return min(self.cache.end, self.runtime.state.max_read_offset)
+
+    def next_hidden(self, first: int, end: int) -> int:
+        """The first offset from ``first`` on whose transaction was aborted; ``end`` if there is
+        none before it."""
+        hidden = self.runtime.state.transactions.hidden
+        return hidden.next_acked(first, end) if hidden else end
+
+    def hidden_within(self, first: int, end: int) -> list[tuple[int, int]]:
+        """All such offsets, as ascending (first, last + 1)."""
+        return self.runtime.state.transactions.hidden.within(first, end)
+
+    def next_remote(self, origins: Collection[str] | None, first: int, end: int) -> int:
+        """The first offset from ``first`` on that came from one of these clusters (None: from any);
+        ``end`` if there is none before it."""
+        known = self.runtime.state.origins.by_cluster
+        for name in known if origins is None else origins:
+            if name in known and first < end:
+                end = known[name].next_offset(first, end)
+        return end
+
+    def last_readable(self) -> int:
+        """The offset of the newest entry that consumers get; -1 if there is none."""
+        state, at = self.runtime.state, self.readable_end
+        while (at := state.table.kept_before(at)) >= 0 and at in state.transactions.hidden:
+            at = self.hidden_within(max(0, at - _BACK), at + 1)[-1][0]
+        return at
+
+    # -- reading -------------------------------------------------------------------
+
+    async def read_log(
+        self, offset: int, max_entries: int, max_bytes: int
+    ) -> Sequence[CachedEntry]:
+        """Durable entries from ``offset`` on, at least one. Raises what `Journal.read` raises."""
+        position = self.position_of(offset)
+        found = await self._journal.read(position, max_entries, max_bytes)
+        if not found or found[0].position != position:
+            raise NotStored(f"{self.topic}: entry {position}")
+        entries = []
+        for _, raw, blob in found:
+            event = decode(bytes(raw))
+            assert isinstance(event, EntryAppended)
+            entries.append(CachedEntry(blob, event.messages or 1, event.chunk_uuid))
+        return entries
+
+    async def entry(self, offset: int) -> CachedEntry:
+        """One entry, from memory or disk."""
+        while (found := self.cache.get(offset)) is None:
+            await self.cache.load(offset)
+        return found
+
+    async def offset_at_time(self, publish_ms: int) -> int:
+        """The first offset whose publish time isn't before ``publish_ms``, by bisection."""
+        low, high = self.runtime.state.first_offset, self.end_offset
+        while low < high:
+            middle = (low + high) // 2
+            kept = self.kept_from(middle)
+            if kept >= high or known_publish_time((await self.entry(kept)).data) >= publish_ms:
+                high = middle
+            else:
+                low = kept + 1
+        return self.kept_from(low)
+
+    def reading_failed(self, offset: int, error: Exception) -> str:
+        """Handle a failed read of an entry; returns the reason that clients get.
+
+        An error of the journal concerns the entry's readers alone. Any other error ends this
+        activation.
+        """
+        problem = f"entry {self._described_position(offset)} can't be read: {reason_of(error)}"
+        if isinstance(error, JournalError):
+            self.failed_reads += 1
+            logger.error("%s: entry at offset %d can't be read: %s", self.topic, offset, error)
+        else:
+            self.actor_system.fatal(self._partition.key, error)
+        return problem
+
+    def _described_position(self, offset: int) -> str:
+        """The position of an entry, even if it is compacted and trimmed."""
+        with contextlib.suppress(NoSuchEntryError):
+            return str(self.table(compacted=True).position_of(offset))
+        return f"at offset {offset}"
+
+    # -- power loss ----------------------------------------------------------------
+
+    @property
+    def synced_offset(self) -> int:
+        """The offset after the newest entry that survives a loss of power."""
+        return self._journal.synced_offset
+
+    def ask_for_sync(self) -> None:
+        """Request a sync of the journal; `SubscriptionChannel.log_synced` follows it."""
+        self.runtime.ask_for_sync()
+
+    async def sync(self) -> None:
+        """Return when all present entries survive a loss of power.
+
+        Await it before other journals depend on an entry.
+        """
+        await self.runtime.sync()
+
+    async def settle(self, channel: SubscriptionChannel) -> None:
+        """Apply pending progress of other clusters to the subscription of a channel."""
+        await self._partition.geo.progress.settle_channel(channel)

@@ -1,0 +1,260 @@
+"""The publish path of one partition: producers, appends, receipts, and back-pressure.
+
+An entry is appended and delivered unchanged; only its metadata is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from velaray.actors.machine import Reason, Refusal
+from velaray.actors.partition.delayed import DelayedEntry
+from velaray.actors.partition.machine import Chunk, Duplicate, ExpireProducers, Publish, Published
+from velaray.actors.partition.origins import NOWHERE
+from velaray.actors.partition.producers import Accepted, ProducerRegistry, ProducerSpec, Waiting
+from velaray.actors.partition.state import PartitionState
+from velaray.actors.rates import PublishRate
+from velaray.actors.runtime import Runtime
+from velaray.broker.partition.dead_letters import PRODUCER_PREFIX
+from velaray.broker.partition.delayed_delivery import DelayedDeliveryTracker
+from velaray.broker.partition.entries import CachedEntry, EntryCache
+from velaray.broker.partition.geo_replication import GeoReplication
+from velaray.broker.partition.maintenance import Maintenance
+from velaray.broker.partition.session.protocols import Publisher
+from velaray.broker.partition.transaction_admission import TransactionAdmission
+from velaray.broker.topic_policies import TopicPolicies
+from velaray.events.ids import ActorKey, TransactionId
+from velaray.topology.actor_system import ActorSystem
+from velaray.topology.config import ClusterConfig
+from velaray.topology.flow import Flow
+from velaray.wire.commands import Send
+from velaray.wire.connection import WireConnection
+from velaray.wire.messages import delivery_time, key_hash, read_metadata
+
+PENDING_HIGH = 32 << 20
+"""Reading from a client that publishes pauses above this number of bytes that aren't durable."""
+PENDING_LOW = 8 << 20
+"""Reading resumes below this number of bytes."""
+PRODUCER_EXPIRY_MS = 6 * 3600 * 1000
+"""How long the sequence ids of a producer that isn't connected are kept."""
+
+
+class Log(Protocol):
+    """What the publish path needs of the partition's log."""
+
+    cache: EntryCache
+    delayed: DelayedDeliveryTracker
+
+
+class Partition(Protocol):
+    """What the publish path needs of its partition."""
+
+    key: ActorKey
+    config: ClusterConfig
+    actor_system: ActorSystem
+    runtime: Runtime[PartitionState]
+    policies: TopicPolicies
+    geo: GeoReplication
+    maintenance: Maintenance
+
+    def spawn(self, work: Any) -> Any:
+        """Run a coroutine that is cancelled with the partition."""
+
+
+class Publishing:
+    """Appends what the producers of one activation of a partition send."""
+
+    def __init__(self, partition: Partition, log: Log, more_readable: Callable[[], None]) -> None:
+        """``more_readable`` is called when entries became durable."""
+        self._partition = partition
+        self._log = log
+        self._more_readable = more_readable
+        self.admission = TransactionAdmission(
+            partition.key, partition.actor_system, partition.spawn
+        )
+        self.registry = ProducerRegistry()
+        self.pending_bytes = 0
+        self.published = Flow(partition.actor_system.clock_ms())
+        self._names = itertools.count(1)
+        self._paused: set[WireConnection] = set()
+        self._rate: PublishRate | None = None
+        self._throttling: asyncio.TimerHandle | None = None
+
+    @property
+    def policies(self) -> TopicPolicies:
+        """The topic's policies now."""
+        return self._partition.policies
+
+    # -- producers -----------------------------------------------------------------
+
+    def connect_producer(self, spec: ProducerSpec) -> Accepted | Waiting | Refusal:
+        """As `ProducerRegistry.connect`; refused BUSY beyond the topic's limit as well."""
+        partition = self._partition
+        if partition.geo.fence.up:
+            return Refusal(Reason.UNAVAILABLE, "the topic is moving to another cluster")
+        if partition.maintenance.held_back is not None:
+            return Refusal(partition.maintenance.held_back, "the topic's backlog exceeds its quota")
+        limit = partition.policies.max_producers
+        if limit and len(self.registry.names() - {spec.name}) >= limit:
+            return Refusal(Reason.BUSY, f"the topic has reached its limit of {limit} producers")
+        return self.registry.connect(spec, partition.runtime.state.topic_epoch)
+
+    def producer_name(self) -> str:
+        """Generate a name for a producer that has none.
+
+        It is unique over all activations, incarnations of the topic and clusters.
+        """
+        partition = self._partition
+        config, epoch = partition.config, partition.runtime.journal.epoch
+        cluster = f"{config.name}-{config.data_id[:8]}" if config.data_id else config.name
+        return f"{cluster}-{partition.key.topic_incarnation}-{epoch}-{next(self._names)}"
+
+    async def expire_producers(self, every_s: float) -> None:
+        """Forget producers that are long gone, every ``every_s`` seconds. Never returns."""
+        partition = self._partition
+        while True:
+            await asyncio.sleep(every_s)
+            before = partition.actor_system.clock_ms() - PRODUCER_EXPIRY_MS
+            producers = partition.runtime.state.producers
+            couriers = {name for name in producers if name.startswith(PRODUCER_PREFIX)}
+            connected = self.registry.names() | couriers
+            await partition.runtime.ask(ExpireProducers(before, connected=connected))
+
+    # -- appending -----------------------------------------------------------------
+
+    def publish(self, producer: Publisher, send: Send, entry: bytes) -> None:
+        """Append an entry; the receipt is sent when it is durable, in order."""
+        chunk = None
+        if send.is_chunk:
+            metadata = read_metadata(entry)
+            chunk = Chunk(metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg)
+        command = Publish(
+            producer.name,
+            send.sequence_id,
+            send.sequence_id if send.highest_sequence_id is None else send.highest_sequence_id,
+            send.num_messages,
+            entry,
+            self._partition.policies.deduplicate,
+            chunk,
+            transaction=None if send.txn_id is None else TransactionId(*send.txn_id),
+            exact=producer.exact,
+        )
+        self.submit(producer, send, command, entry, delivery_time(entry))
+
+    def submit(
+        self, producer: Publisher, send: Send, command: Publish, entry: bytes, deliver_at: int
+    ) -> None:
+        """As `publish`, given the command and the delivery time in milliseconds (0: at once)."""
+        chunk = command.chunk
+        uuid = chunk.uuid if chunk is not None else ""
+        release = partial(self._published, producer, send, entry, uuid)
+        if deliver_at:
+            self._delay(command, deliver_at, entry)
+            release = partial(self._published_later, command, release)
+        self._partition.runtime.submit(command, release)
+        self.pending_bytes += len(entry)
+        if self._rate is not None:
+            self._throttle(self._rate, producer, command.messages, len(entry))
+        if self.pending_bytes > PENDING_HIGH:
+            self._pause(producer.connection)
+
+    async def append(self, command: Publish) -> Any:
+        """Append an entry that no client sent; returns the reply when it is durable."""
+        appended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def release(reply: Any, effects: Any) -> None:
+            if type(reply) is Published:
+                uuid = command.chunk.uuid if command.chunk is not None else ""
+                self._log.cache.append(CachedEntry(command.blob, reply.messages, uuid))
+                self._more_readable()
+            if not appended.done():
+                appended.set_result(reply)
+
+        self._partition.runtime.submit(command, release)
+        return await appended
+
+    def _delay(self, command: Publish, deliver_at_ms: int, entry: bytes) -> None:
+        command.deliver_at_ms = deliver_at_ms
+        command.key_hash = key_hash(entry)
+        delays = self._partition.policies.raw["delayedDelivery"]
+        if delays["active"]:
+            command.max_delay_ms = delays.get("maxDeliveryDelayInMillis", 0)
+
+    def _published_later(
+        self,
+        command: Publish,
+        release: Callable[[Any, tuple[Any, ...]], None],
+        reply: Any,
+        effects: tuple[Any, ...],
+    ) -> None:
+        if type(reply) is Published:
+            messages = reply.messages if command.chunk is None else 0
+            later = DelayedEntry(command.deliver_at_ms, reply.offset, messages, command.key_hash)
+            self._log.delayed.add(later)
+        release(reply, effects)
+
+    def _published(
+        self,
+        producer: Publisher,
+        send: Send,
+        entry: bytes,
+        chunk_uuid: str,
+        reply: Any,
+        effects: tuple[Any, ...],
+    ) -> None:
+        self.pending_bytes -= len(entry)
+        if type(reply) is Published:
+            cached = tuple.__new__(CachedEntry, (entry, reply.messages, chunk_uuid))
+            self._log.cache.append(cached)
+            now_ms = self._partition.actor_system.clock_ms()
+            self.published.count(reply.messages, len(entry), now_ms)
+            producer.traffic.count(reply.messages, len(entry), now_ms)
+            if producer.source is not None:
+                replication = self._partition.geo.replication
+                replication.count_received(producer.source, reply.messages, len(entry))
+            self._more_readable()
+            producer.stored(send, reply.position)
+        elif isinstance(reply, Duplicate):
+            producer.stored(send, NOWHERE)
+        else:
+            producer.refuse(send, reply)
+        if self._paused and self._throttling is None and self.pending_bytes < PENDING_LOW:
+            self._resume()
+
+    # -- back-pressure -------------------------------------------------------------
+
+    def set_rate(self, rate: tuple[int, int]) -> None:
+        """Limit publishing to this many messages and bytes a second (0: unlimited)."""
+        self._rate = PublishRate(*rate) if max(rate) > 0 else None
+
+    def forget_connection(self, connection: WireConnection) -> None:
+        """Forget a client that disconnected."""
+        self._paused.discard(connection)
+
+    def _throttle(self, rate: PublishRate, producer: Publisher, messages: int, size: int) -> None:
+        """Pause reading from this client while the topic exceeds its publish rate."""
+        loop = asyncio.get_running_loop()
+        wait_s = rate.take(messages, size, loop.time())
+        if wait_s > 0:
+            self._pause(producer.connection)
+            if self._throttling is None:
+                self._throttling = loop.call_later(wait_s, self._end_throttling)
+
+    def _end_throttling(self) -> None:
+        self._throttling = None
+        if self.pending_bytes < PENDING_LOW:
+            self._resume()
+
+    def _pause(self, connection: WireConnection) -> None:
+        if connection not in self._paused:
+            self._paused.add(connection)
+            connection.pause_reading()
+
+    def _resume(self) -> None:
+        for connection in self._paused:
+            connection.resume_reading()
+        self._paused.clear()

@@ -1,0 +1,342 @@
+"""The calls that read and change the subscriptions of a partition."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from velaray.actors.machine import Reason, Refusal
+from velaray.actors.partition.ledger_table import NoSuchEntryError
+from velaray.actors.partition.machine import DeleteSubscription, StartAt
+from velaray.actors.partition.state import PartitionState, Subscription, SubscriptionRef
+from velaray.actors.partition.subscription_properties import SetProperty
+from velaray.actors.runtime import Runtime
+from velaray.broker.partition import remote_ids, transaction_view
+from velaray.broker.partition.maintenance import Maintenance
+from velaray.broker.partition.partition_reads import Entries, described_entry
+from velaray.broker.partition.subscription_channel import SubscriptionChannel
+from velaray.broker.subscription.messages import FindUnacked, GetUnacked, LocateEntry, SkipTo
+from velaray.events.ids import Position
+from velaray.topology.messages import ReplyT, Request
+from velaray.topology.rpc import RemoteError
+from velaray.wire.messages import split_entry
+from velaray.wire.replication import REPLICATED_SUBSCRIPTION, REPLICATOR_PREFIX
+
+
+class Log(remote_ids.Log, Entries, Protocol):
+    """What these calls need of the partition's log."""
+
+    async def offset_at_time(self, publish_ms: int) -> int:
+        """Return the first offset whose publish time isn't before ``publish_ms``."""
+        ...
+
+    async def sync(self) -> None:
+        """Return when all present entries survive a loss of power."""
+
+
+class Subscriptions(Protocol):
+    """What these calls need of the table of subscriptions."""
+
+    channels: dict[str, SubscriptionChannel]
+
+    async def ask_subscription(self, name: str, request: Request[ReplyT]) -> ReplyT:
+        """Call a subscription's dispatcher."""
+
+    async def create_subscription(
+        self, name: str, start: StartAt | int, properties: dict[str, str]
+    ) -> SubscriptionRef:
+        """Create a durable subscription unless it exists."""
+        ...
+
+    async def set_replicated(self, name: str, *, replicated: bool) -> None:
+        """Set durably whether a subscription's progress is replicated."""
+
+    async def resume_dead_letters(self, name: str, incarnation: int) -> None:
+        """Connect a subscription that was moving dead letters before a crash."""
+
+
+class Deletion(Protocol):
+    """Deletes subscriptions."""
+
+    async def delete_subscription(self, command: DeleteSubscription) -> None:
+        """Delete a durable subscription."""
+
+
+class Cursors(Protocol):
+    """Moves cursors."""
+
+    async def reset_subscription(self, name: str, offset: int, reason: str) -> None:
+        """Move a subscription's cursor durably."""
+
+    async def plan_undo(self, name: str, point_in_time: list[int | None]) -> dict[str, Any] | None:
+        """Return what `undo` would change."""
+
+    async def undo(self, name: str, point_in_time: list[int | None]) -> dict[str, Any]:
+        """Restore a subscription's cursor as it was at ``moment``."""
+        ...
+
+
+class Partition(Protocol):
+    """What these calls need of a partition."""
+
+    topic: str
+    runtime: Runtime[PartitionState]
+    recovery_ms: tuple[int, int]
+    maintenance: Maintenance
+
+    @property
+    def log(self) -> Log:
+        """The log."""
+        ...
+
+    @property
+    def subscriptions(self) -> Subscriptions:
+        """The table of subscriptions."""
+        ...
+
+    @property
+    def deletion(self) -> Deletion:
+        """Deletes subscriptions."""
+        ...
+
+    @property
+    def cursors(self) -> Cursors:
+        """Moves cursors."""
+        ...
+
+    async def read_certain(
+        self, query: Callable[[PartitionState], Subscription | None]
+    ) -> Subscription | None:
+        """Run a query on the newest activation's state, or raise."""
+
+
+async def _subscription(partition: Partition, name: str) -> Subscription:
+    found = await partition.runtime.read(lambda state: state.subscriptions.get(name))
+    if found is None:
+        raise RemoteError(Reason.NOT_FOUND, f"{partition.topic} has no subscription {name!r}")
+    return found
+
+
+def _id(partition: Partition, position: Position) -> list[int]:
+    return [position.ledger_id, position.entry_id, partition.log.partition_index]
+
+
+async def subscriptions(partition: Partition, args: dict[str, Any]) -> list[str]:
+    """The names of the durable subscriptions."""
+    return await partition.runtime.read(lambda state: sorted(state.subscriptions))
+
+
+async def subscription_properties(
+    partition: Partition, args: dict[str, Any]
+) -> dict[str, dict[str, str]]:
+    """The properties of the durable subscriptions, by name; no subscription is activated."""
+    return await partition.runtime.read(
+        lambda state: {
+            name: dict(found.properties) for name, found in sorted(state.subscriptions.items())
+        }
+    )
+
+
+async def subscription(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
+    """Which incarnation of a durable subscription there is, and since which offset."""
+    ref = (await _subscription(partition, args["name"])).ref
+    return {"incarnation": ref.incarnation, "start_offset": ref.start_offset}
+
+
+async def create_subscription(partition: Partition, args: dict[str, Any]) -> None:
+    """Create a durable subscription at ``position``, or "earliest" or "latest"."""
+    at = args.get("position", "latest")
+    start: StartAt | int
+    if isinstance(at, str):
+        start = StartAt(at)
+    else:
+        start = remote_ids.at_or_after(partition.log, Position(at[0], at[1]))
+    await partition.subscriptions.create_subscription(
+        args["name"], start, args.get("properties", {})
+    )
+
+
+async def delete_subscription(partition: Partition, args: dict[str, Any]) -> None:
+    """Delete a durable subscription; refused while consumers are connected unless ``force``."""
+    name = args["name"]
+    _check_no_replicator(name, "deleted")
+    await _subscription(partition, name)
+    channel = partition.subscriptions.channels.get(name)
+    if channel is not None and channel.consumers and not args.get("force"):
+        raise RemoteError(Reason.BUSY, f"subscription {name!r} has connected consumers")
+    await partition.deletion.delete_subscription(DeleteSubscription(name))
+
+
+async def set_replicated(partition: Partition, args: dict[str, Any]) -> None:
+    """Whether what a subscription has is to go to other clusters."""
+    _check_no_replicator(args["name"], "replicated")
+    await partition.subscriptions.set_replicated(args["name"], replicated=args["replicated"])
+
+
+async def set_properties(partition: Partition, args: dict[str, Any]) -> None:
+    """A subscription has these ``properties`` from now on, and no others.
+
+    Whether it is replicated stays as it is, although that is kept as a property.
+    """
+    name, wanted = args["name"], args["properties"]
+    _check_no_replicator(name, "changed")
+    known = (await _subscription(partition, name)).properties
+    for key in sorted({*known, *wanted} - {REPLICATED_SUBSCRIPTION}):
+        reply = await partition.runtime.ask(SetProperty(name, key, wanted.get(key)))
+        if isinstance(reply, Refusal):
+            raise RemoteError(reply.reason, reply.message)
+
+
+def _check_no_replicator(name: str, what: str) -> None:
+    if name.startswith(REPLICATOR_PREFIX):
+        problem = (
+            f"{name!r} is a replicator: it can't be {what}; take its cluster out of the policy"
+        )
+        raise RemoteError(Reason.NOT_ALLOWED, f"{problem} 'replication'")
+
+
+async def _reset(partition: Partition, name: str, offset: int, reason: str) -> None:
+    _check_no_replicator(name, "moved")
+    await _subscription(partition, name)
+    await partition.cursors.reset_subscription(name, offset, reason)
+
+
+async def seek(partition: Partition, args: dict[str, Any]) -> list[int]:
+    """Move a subscription to ``position`` or to publish time ``time_ms``; returns where to."""
+    if "time_ms" in args:
+        offset = await partition.log.offset_at_time(args["time_ms"])
+    else:
+        ledger_id, entry_id = args["position"][:2]
+        offset = remote_ids.at_or_after(partition.log, Position(ledger_id, entry_id))
+    await _reset(partition, args["name"], offset, "seek by an administrator")
+    return _id(partition, partition.runtime.state.table.position_before(offset))
+
+
+async def find_unacked(partition: Partition, args: dict[str, Any]) -> int | None:
+    """The offset of a subscription's ``number``-th (from 1) un-acknowledged entry, or None."""
+    await _subscription(partition, args["name"])
+    wanted = FindUnacked(args["number"], partition.log.end_offset)
+    return await partition.subscriptions.ask_subscription(args["name"], wanted)
+
+
+async def message_status(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
+    """Where the entry at ``position`` is in a subscription; what it still has to write about
+    deliveries is durable then.
+
+    Raises `RemoteError` (NOT_FOUND) if there is no such entry.
+    """
+    await _subscription(partition, args["name"])
+    position = Position(*args["position"])
+    try:
+        offset = partition.runtime.state.table.offset_of(position)
+    except NoSuchEntryError as error:
+        raise RemoteError(Reason.NOT_FOUND, str(error)) from error
+    found = await partition.subscriptions.ask_subscription(args["name"], LocateEntry(offset))
+    return transaction_view.unsettled(partition, offset) or found
+
+
+async def skip_to(partition: Partition, args: dict[str, Any]) -> None:
+    """Acknowledge all before ``offset`` or ``position`` (without: all there is), for good."""
+    await _subscription(partition, args["name"])
+    end = partition.log.end_offset
+    if "position" in args:
+        offset = remote_ids.at_or_after(partition.log, Position(*args["position"]))
+    else:
+        offset = min(args.get("offset", end), end)
+    await partition.log.sync()
+    await partition.subscriptions.ask_subscription(args["name"], SkipTo(end, offset))
+    partition.maintenance.touched(args["name"])
+
+
+async def plan_undo(partition: Partition, args: dict[str, Any]) -> dict[str, Any] | None:
+    """What undoing would change, back to after event ``sequence``, to time ``at_ms`` or, without
+    either, to before the last move; None if nothing moved since."""
+    name = args["name"]
+    await _subscription(partition, name)
+    plan = await partition.cursors.plan_undo(name, [args.get("sequence"), args.get("at_ms")])
+    return None if plan is None else {"topic": partition.topic, **plan}
+
+
+async def undo(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
+    """Undo moves of a subscription's cursor, back to after event ``sequence``.
+
+    (An undoing is a move itself: repeated without an event, it would undo itself.)
+    """
+    name = args["name"]
+    await _subscription(partition, name)
+    found = await partition.cursors.undo(name, [args["sequence"], None])
+    partition.maintenance.touched(name)
+    return {"topic": partition.topic, **found}
+
+
+async def expire(partition: Partition, args: dict[str, Any]) -> None:
+    """Have a subscription's messages that are older than ``age_ms`` expire now."""
+    await partition.maintenance.expire(args["name"], args["age_ms"])
+
+
+async def peek(partition: Partition, args: dict[str, Any]) -> dict[str, Any] | None:
+    """The ``number``-th (from 1) un-acknowledged entry of a subscription, or None."""
+    offset = await find_unacked(partition, args)
+    if offset is None:
+        return None
+    return await described_entry(partition.log, offset)
+
+
+async def unacked_entries(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
+    """The first ``most`` entries from offset ``first`` on that a subscription hasn't acknowledged.
+
+    With ``next``, where to go on; None at the end. Delayed and delivered ones are among them.
+    """
+    name, first, most = args["name"], args["first"], args["most"]
+    await _subscription(partition, name)
+    end = partition.log.end_offset
+    flat = await partition.subscriptions.ask_subscription(name, GetUnacked(first, most, end))
+    ranges = map(range, flat[::2], flat[1::2])
+    offsets = [offset for each in ranges for offset in each]
+    entries = []
+    for offset in offsets:
+        with contextlib.suppress(NoSuchEntryError):  # it was acknowledged meanwhile, and trimmed
+            metadata, payload = split_entry((await partition.log.entry(offset)).data)
+            found = _id(partition, partition.log.position_of(offset))
+            entries.append([found, metadata.SerializeToString(), bytes(payload)])
+    return {"entries": entries, "next": offsets[-1] + 1 if len(offsets) >= most else None}
+
+
+async def has_subscription(partition: Partition, args: dict[str, Any]) -> None:
+    """Refused NOT_FOUND if there is no subscription of this name and incarnation: it was deleted.
+
+    Never answered by a superseded activation.
+    """
+    found = await partition.read_certain(lambda state: state.subscriptions.get(args["name"]))
+    if found is None or found.ref.incarnation != args["incarnation"]:
+        raise RemoteError(
+            Reason.NOT_FOUND, f"subscription {args['name']!r} of {partition.topic} was deleted"
+        )
+
+
+async def resume_dead_letters(partition: Partition, args: dict[str, Any]) -> None:
+    """A subscription has dead letters under way, and nobody who publishes them."""
+    await partition.subscriptions.resume_dead_letters(args["name"], args["incarnation"])
+
+
+METHODS: dict[str, Callable[[Partition, dict[str, Any]], Awaitable[Any]]] = {
+    "subscriptions": subscriptions,
+    "subscription_properties": subscription_properties,
+    "subscription": subscription,
+    "create_subscription": create_subscription,
+    "delete_subscription": delete_subscription,
+    "set_replicated": set_replicated,
+    "set_properties": set_properties,
+    "seek": seek,
+    "find_unacked": find_unacked,
+    "whereabouts": message_status,
+    "skip_to": skip_to,
+    "plan_undo": plan_undo,
+    "undo": undo,
+    "expire": expire,
+    "peek": peek,
+    "unacked_entries": unacked_entries,
+    "has_subscription": has_subscription,
+    "resume_dead_letters": resume_dead_letters,
+}
