@@ -8,7 +8,8 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    # The old import path of a public name, for one version; by name, since it is in a layer above.
+    # The old import path of a public name, kept for one version. It is imported by name, since it
+    # is in a layer above.
     if name == "Client":
         warnings.warn(
             "import Client from velaray; the old path goes away in the next version",

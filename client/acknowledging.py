@@ -1,4 +1,4 @@
-"""Sending the acknowledgements of one topic partition: in groups, with receipts if asked for."""
+"""Sends the acknowledgements of one topic partition: in groups, and with receipts if requested."""
 
 from __future__ import annotations
 
@@ -25,25 +25,28 @@ from velaray.events.ids_pb2 import MessageIdData
 from velaray.wire import pulsar_pb2 as pb
 
 MAX_ACK_GROUP = 1000
-"""Acknowledgements that are sent at once, without waiting for the group's time."""
+"""Group size at which acknowledgements are sent at once, without waiting for the group time."""
 
 Part = tuple[int, int]
-"""Messages of an entry: the size of its batch, 0 if it is none, and their bits."""
+"""Messages of an entry: the size of its batch (0 if it is no batch), and their bits."""
 
 
 class Attachment(Protocol):
-    """What acknowledging needs of the consumer."""
+    """What acknowledging needs from the consumer."""
 
     topic: str
     consumer_id: int
     connection: Connection | None
 
     async def attached(self) -> Connection:
-        """The connection, as soon as there is one. Raises the error that ended the consumer."""
+        """Return the connection, as soon as there is one.
+
+        Raises the error that ended the consumer.
+        """
 
 
 class _Turn:
-    """What is acknowledged in a transaction in one turn of the event loop."""
+    """The acknowledgements made in one transaction during one turn of the event loop."""
 
     told: asyncio.Task[None]
 
@@ -53,8 +56,10 @@ class _Turn:
         self.refused = False
 
     def takes(self, acks: Mapping[Where, Part], entries: int) -> bool:
-        """Whether none of it is there already; and it remains one request, so that it is refused
-        as a whole."""
+        """Whether these entries can join: they don't overlap, and the result is still one request.
+
+        The service refuses a request as a whole.
+        """
         if self._entries + entries > MAX_ACK_GROUP:
             return False
         return not any(
@@ -63,7 +68,7 @@ class _Turn:
         )
 
     def add(self, acks: Mapping[Where, Part], entries: int) -> None:
-        """One more call, of so many entries."""
+        """Add one more call, with its entries."""
         self.calls += 1
         self._entries += entries
         for where, (size, bits) in acks.items():
@@ -71,14 +76,14 @@ class _Turn:
 
 
 class Acknowledger:
-    """Collects what is acknowledged and has it sent in time; on the loop's thread."""
+    """Collects acknowledgements and sends them in time; on the loop's thread."""
 
     def __init__(self, core: Core, subscription: Subscription, attachment: Attachment) -> None:
         self.tracker = AckTracker(subscription.batch_index_ack)
         self._core = core
         self._subscription = subscription
         self._attachment = attachment
-        self._moves = 0  # how often a seek made void what was acknowledged
+        self._moves = 0  # number of seeks that invalidated earlier acknowledgements
         self._timer: asyncio.TimerHandle | None = None
         self._receipt: asyncio.Task[None] | None = None
         self._turns: dict[Transaction, _Turn] = {}
@@ -87,9 +92,9 @@ class Acknowledger:
         return len(self.tracker)
 
     def elsewhere(self, info: EntryInfo, index: int) -> bool:
-        """Note a message that went elsewhere; True if all of its entry is acknowledged now.
+        """Note a message that was moved elsewhere; True if all of its entry is acknowledged now.
 
-        The service is told even if it isn't told of other messages of batches.
+        The acknowledgement is sent even if acknowledgements of single messages of batches aren't.
         """
         bits = 1 << index if info.batch_size else 0
         whole = self.tracker.individual_bits(info.where, info.batch_size, bits, tell=True)
@@ -97,11 +102,11 @@ class Acknowledger:
         return whole
 
     async def in_transaction(self, txn: Transaction, acks: Mapping[Where, Part]) -> None:
-        """Acknowledge in a transaction; returns when the service has it.
+        """Acknowledge in a transaction; returns when the service has recorded it.
 
-        Calls of one turn of the event loop share requests. They are repeated, over reconnects,
-        for one operation timeout. Raises the service's refusal of what this call acknowledges, or
-        `Timeout` if the outcome is unknown.
+        Calls in one turn of the event loop share requests. Requests are repeated, also after
+        reconnects, for one operation timeout. Raises the service's refusal of what this call
+        acknowledges, or `Timeout` if the outcome is unknown.
         """
         entries = sum(
             1 if size else len(self.tracker.parts_of(at)) for at, (size, _) in acks.items()
@@ -116,7 +121,7 @@ class Acknowledger:
             await self._tell_all(txn, acks)
 
     async def _tell_turn(self, txn: Transaction, turn: _Turn) -> None:
-        await asyncio.sleep(0)  # let the other acknowledgements of this turn in
+        await asyncio.sleep(0)  # lets other acknowledgements of this turn join
         if self._turns.get(txn) is turn:
             del self._turns[txn]
         try:
@@ -124,10 +129,11 @@ class Acknowledger:
         except TransactionConflict:
             if turn.calls == 1:
                 raise
-            turn.refused = True  # nothing of it was taken: which call is it?
+            turn.refused = True  # none was accepted: find out which call is refused
 
     async def _tell_all(self, txn: Transaction, acks: Mapping[Where, Part]) -> None:
-        # Of a batch even all messages are named: one that somebody else has refuses them then.
+        # Name all messages of a batch, even if that is the whole batch. The service then refuses a
+        # message that another transaction or consumer acknowledged.
         entries = [
             PendingAck(entry, (1 << size) - 1 & ~bits if size else None, size)
             for where, (size, bits) in acks.items()
@@ -138,7 +144,7 @@ class Acknowledger:
             await self._tell_in(txn, pb.CommandAck.Individual, group)
 
     async def until_in_transaction(self, txn: Transaction, message_id: MessageId) -> None:
-        """Acknowledge all up to ``message_id``; as `in_transaction`."""
+        """Acknowledge all messages up to ``message_id``; as `in_transaction`."""
         where, size, bits = place_of(message_id)
         left = (1 << size) - 1 & ~(2 * bits - 1) or None if size else None
         await self._tell_in(txn, pb.CommandAck.Cumulative, [PendingAck(where, left, size)])
@@ -149,16 +155,16 @@ class Acknowledger:
 
         async def attempt() -> None:
             connection = await attachment.attached()
-            txn.check()  # its id means another one elsewhere
+            txn.check()  # the id means another transaction in another cluster
             if moves != self._moves:
-                return  # a seek has made void what was acknowledged before it
+                return  # a seek invalidated earlier acknowledgements
             command = pb.CommandAck(consumer_id=attachment.consumer_id, ack_type=kind)
             command.message_id.extend(map(_acked, acks))
             command.txnid_most_bits, command.txnid_least_bits = txn.txn_id
-            # To the service the same again, in the same transaction, is a repetition.
+            # The same request in the same transaction is a repetition for the service.
             answer = await connection.request(command, self._core.attempt_timeout)
             if answer.error == pb.ConsumerNotFound:
-                raise NotConnected(answer.message)  # it was closed there: subscribes again
+                raise NotConnected(answer.message)  # closed there: subscribes again
             if answer.HasField("error"):
                 raise from_server(answer.error, answer.message)
 
@@ -167,16 +173,16 @@ class Acknowledger:
 
     @property
     def moves(self) -> int:
-        """How often a seek of this consumer's own has made void what was acknowledged."""
+        """Number of seeks of this consumer that invalidated acknowledgements."""
         return self._moves
 
     def moved(self) -> None:
-        """A seek of this consumer's own has made void what was acknowledged."""
+        """Note that a seek of this consumer invalidated earlier acknowledgements."""
         self.tracker.reset()
         self._moves += 1
 
     def schedule(self) -> None:
-        """Have what is noted sent when the group's time is over, or it's large enough."""
+        """Send the group when its time is over, or at once if it is large enough."""
         group = self._subscription.ack_group_seconds
         waiting = len(self.tracker)
         if not waiting:
@@ -187,13 +193,13 @@ class Acknowledger:
             self._timer = self._core.loop.call_later(group, self.flush)
 
     def flush(self) -> None:
-        """Send what is noted."""
+        """Send the noted acknowledgements."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         connection = self._attachment.connection
         if connection is None or self._receipt is not None:
-            return  # they go when the subscription is back, or with the receipt being asked for
+            return  # sent after subscribing again, or with the receipt that is being requested
         for command in self._commands(self.tracker.take()):
             connection.send(command)
 
@@ -214,8 +220,8 @@ class Acknowledger:
     async def receipt(self) -> None:
         """Wait until every acknowledgement given so far is durable.
 
-        Calls of one turn of the event loop share one request. Raises the service's refusal,
-        or `Timeout` after one operation timeout, in which it tries again over reconnects.
+        Calls in one turn of the event loop share one request. Raises the service's refusal, or
+        `Timeout` after one operation timeout. Until then the request is repeated after reconnects.
         """
         if self._receipt is None:
             self._receipt = self._core.spawn(self._ask_receipts())
@@ -223,18 +229,18 @@ class Acknowledger:
 
     async def _ask_receipts(self) -> None:
         what = f"acknowledging to {self._subscription.name} on {self._attachment.topic}"
-        await asyncio.sleep(0)  # let the other acknowledgements of this turn in
+        await asyncio.sleep(0)  # lets other acknowledgements of this turn join
         acks, moves = self.tracker.take(receipt=True), self._moves
         self._receipt = None
 
         async def attempt() -> None:
             connection = await self._attachment.attached()
             if moves != self._moves:
-                return  # a seek has made void what was acknowledged before it
+                return  # a seek invalidated earlier acknowledgements
             for command in self._commands(acks):
                 answer = await connection.request(command, self._core.attempt_timeout)
                 if answer.error == pb.ConsumerNotFound:
-                    raise NotConnected(answer.message)  # it was closed there: subscribes again
+                    raise NotConnected(answer.message)  # closed there: subscribes again
                 if answer.HasField("error"):
                     raise from_server(answer.error, answer.message)
             if moves == self._moves:
@@ -243,20 +249,20 @@ class Acknowledger:
         try:
             await self._core.retrying(what, attempt)
         except VelarayError:
-            # They were acknowledged all the same, by calls that asked for no receipt perhaps.
+            # They are acknowledged nevertheless, perhaps by calls that requested no receipt.
             if moves == self._moves:
                 self.tracker.put_back(acks)
                 self.schedule()
             raise
 
     def stop(self) -> None:
-        """Send nothing by oneself any more."""
+        """Stop sending on a timer."""
         if self._timer is not None:
             self._timer.cancel()
 
 
 def place_of(message_id: MessageId) -> tuple[Where, int, int]:
-    """The entry of a message, the size of its batch (0: none) and the message's bit.
+    """Return a message's entry, the size of its batch (0: no batch) and the message's bit.
 
     Raises `InvalidMessage` for an id within a batch of unknown size.
     """

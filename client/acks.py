@@ -1,6 +1,6 @@
-"""What a consumer of one topic partition has acknowledged, and what is still to be sent.
+"""What a consumer of one topic partition has acknowledged, and what it still has to send.
 
-No I/O: the consumer asks `AckTracker.take` what to send, when its timer says so.
+No I/O: when its timer fires, the consumer asks `AckTracker.take` what to send.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WORD = (1 << 64) - 1
 
 
 class PendingAck(NamedTuple):
-    """One entry to acknowledge: whole, or with the bits of what is not acknowledged yet."""
+    """One entry to acknowledge: the whole entry, or the bits of its unacknowledged messages."""
 
     where: Where
     bits: int | None = None
@@ -35,12 +35,12 @@ class PendingAcks(NamedTuple):
 
 
 def of_one_cluster(one: Where, other: Where) -> bool:
-    """Whether these can be compared: both are of one cluster, or one is before everything."""
+    """Whether two ids can be compared: both are of one cluster, or one precedes everything."""
     return min(one[0], other[0]) < 0 or cluster_number_of(one[0]) == cluster_number_of(other[0])
 
 
 def words(bits: int, size: int) -> list[int]:
-    """``bits`` of a batch of ``size`` messages as the signed 64 bit words of the wire."""
+    """``bits`` of a batch of ``size`` messages as the signed 64 bit words of the protocol."""
     unsigned = [bits >> shift & _WORD for shift in range(0, size, 64)]
     return [word - (1 << 64) if word >> 63 else word for word in unsigned]
 
@@ -72,23 +72,23 @@ def indexes_of(bits: int) -> list[int]:
 
 
 class AckTracker:
-    """Collects acknowledgements; knows which messages of which batches are still open.
+    """Collects acknowledgements and tracks the open messages of each batch.
 
-    A batch is one entry: it counts as acknowledged when all its messages are. With
-    ``batch_index_ack`` the service is told about each message as well.
+    A batch is one entry. It counts as acknowledged when all its messages are acknowledged. With
+    ``batch_index_ack`` acknowledgements of single messages are sent as well.
     """
 
     def __init__(self, batch_index_ack: bool = False) -> None:
         self._batch_index_ack = batch_index_ack
         self._open: dict[Where, int] = {}
-        # Of those some messages of which weren't delivered: the ones that were. The others are
-        # acknowledged by other consumers or pending in transactions, so they may still come.
+        # Delivered messages of partly delivered batches. The other messages are acknowledged by
+        # other consumers or pending in transactions, so they may still be delivered.
         self._outstanding: dict[Where, int] = {}
         self._sizes: dict[Where, int] = {}
         self._chunks: dict[Where, list[Where]] = {}
-        # Messages, as bits, that are acknowledged in transactions which haven't ended.
+        # Messages, as bits, that are acknowledged in open transactions.
         self._in_transactions: dict[Where, int] = {}
-        # What is to be sent: None is a whole entry, bits are messages acknowledged since.
+        # Acknowledgements to send: None is a whole entry, bits are messages acknowledged since.
         self._individual: dict[Where, int | None] = {}
         self._cumulative: tuple[int, int, int] | None = None
         self._sent: tuple[int, int, int] = (-1, -1, -1)
@@ -99,25 +99,25 @@ class AckTracker:
 
     @property
     def open_batches(self) -> int:
-        """How many batches have messages that were not acknowledged."""
+        """Number of batches with unacknowledged messages."""
         return len(self._open)
 
     def open_bits(self, where: Where) -> int | None:
-        """The messages of a batch that aren't acknowledged; None if nothing is known of it."""
+        """The unacknowledged messages of a batch; None if the batch is unknown."""
         known = self._open.get(where)
         if known is None:
             return None
         return self._outstanding.get(where, known) & known & ~self._in_transactions.get(where, 0)
 
     def batch_arrived(self, where: Where, size: int, outstanding: int | None = None) -> int:
-        """A batch was delivered (perhaps again): the bits of the messages to hand out.
+        """Note a delivery of a batch; return the bits of the messages to hand out.
 
-        ``outstanding`` are the service's bits; what was acknowledged here since is left out.
-        0 if nothing is left: what was acknowledged here is to be sent then.
+        ``outstanding`` are the service's bits. Messages that were acknowledged here since are left
+        out. 0 means that nothing is left: the acknowledgements are queued again.
         """
         here = self._open.get(where, (1 << size) - 1)
         self._sizes[where] = size
-        if self._in_transactions.get(where):  # their transaction was aborted, then
+        if self._in_transactions.get(where):  # their transaction was aborted
             self._in_transactions[where] &= ~(here if outstanding is None else outstanding)
         if outstanding is None:
             self._outstanding.pop(where, None)
@@ -131,9 +131,10 @@ class AckTracker:
         return bits
 
     def _done(self, where: Where, left: int) -> None:
-        """Of a batch only what wasn't delivered is ``left``: tell of the rest.
+        """Queue the acknowledgement of a batch's delivered messages; only others are ``left``.
 
-        Not of the whole entry: what is pending in a transaction may be delivered yet.
+        The whole entry isn't acknowledged: messages pending in a transaction may still be
+        delivered.
         """
         self._open.pop(where, None)
         self._outstanding.pop(where, None)
@@ -143,11 +144,11 @@ class AckTracker:
             del self._sizes[where]
 
     def chunks_arrived(self, where: Where, entries: list[Where]) -> None:
-        """The message at ``where`` is made of ``entries``; they're acknowledged together."""
+        """Note that the message at ``where`` consists of ``entries``, acknowledged together."""
         self._chunks[where] = entries
 
     def parts_of(self, where: Where) -> Sequence[Where]:
-        """The entries that come and go with the one at ``where``: its message's chunks."""
+        """The entries that are acknowledged together with ``where``: the chunks of its message."""
         return self._chunks.get(where, (where,))
 
     def individual(self, message_id: MessageId) -> bool:
@@ -165,8 +166,8 @@ class AckTracker:
     def individual_bits(self, where: Where, size: int, bits: int, tell: bool = False) -> bool:
         """As `individual` for all messages of a batch of ``size`` whose bits are set.
 
-        ``size`` 0 is an entry that is no batch. With ``tell`` the service is told of them
-        even if it isn't told of others.
+        ``size`` 0 is an entry that is no batch. With ``tell`` the acknowledgement is sent even if
+        acknowledgements of single messages aren't.
         """
         if not size:
             self._whole(where)
@@ -188,18 +189,20 @@ class AckTracker:
         if self._batch_index_ack or tell:
             pending = self._individual.get(where, 0)
             if pending is not None:
-                # Not what was sent before: a seek by others may have made that void.
+                # Messages that were sent before aren't skipped: another client's seek may have
+                # invalidated them.
                 self._individual[where] = pending | known & bits
         return False
 
     def cumulative(self, message_id: MessageId) -> Where:
-        """Acknowledge everything up to ``message_id``: the last entry that is now done.
+        """Acknowledge everything up to ``message_id``; return the last entry that is now complete.
 
         Raises `InvalidMessage` for an id within a batch of unknown size.
         """
         ledger, entry = where = (message_id.ledger_id(), message_id.entry_id())
         if not all(of_one_cluster(where, it[:2]) for it in (self._sent, self._cumulative or where)):
-            # What was acknowledged elsewhere can't be told to be less or more: the last one counts.
+            # A cumulative acknowledgement can't be compared with one of another cluster: the last
+            # one counts.
             self._sent = self._durable = (-1, -1, -1)
             self._cumulative = None
         index = message_id.batch_index()
@@ -212,8 +215,8 @@ class AckTracker:
                 told = told or not bits & self._outstanding.get(where, bits)
         done = (ledger, entry) if reached[2] == _WHOLE else (ledger, entry - 1)
         self._forget_until(done)
-        # One that was sent without a receipt may have been refused: what is acknowledged once
-        # more came once more, and is sent again, as far as it went.
+        # An acknowledgement without a receipt may have been refused. A repeated one for a
+        # redelivered message is sent again, up to the same position.
         known = self._durable
         if reached[2] != _WHOLE and not told:
             reached, known = (ledger, entry - 1, _WHOLE), self._sent
@@ -233,7 +236,7 @@ class AckTracker:
         return not here & self._outstanding.get(where, here) & ~held
 
     def out_of_transaction(self, where: Where, size: int, bits: int, committed: bool) -> bool:
-        """The transaction has ended; True if all of the entry is acknowledged by that."""
+        """Note the end of the transaction; True if all of the entry is acknowledged by it."""
         if not size:
             if committed:
                 self._chunks.pop(where, None)
@@ -243,11 +246,11 @@ class AckTracker:
             self._in_transactions[where] = left
         else:
             self._in_transactions.pop(where, None)
-        # What else is acknowledged of it may be known here alone: then all of it is sent.
+        # Other acknowledged messages of the batch may be known only here, so all of them are sent.
         return committed and self.individual_bits(where, size, bits)
 
     def committed_until(self, message_id: MessageId) -> Where:
-        """All up to this one are acknowledged, in a transaction; the last entry that is done."""
+        """Note a committed cumulative acknowledgement; return the last complete entry."""
         ledger, entry = where = (message_id.ledger_id(), message_id.entry_id())
         done = where
         index = message_id.batch_index()
@@ -258,10 +261,10 @@ class AckTracker:
         return done
 
     def take(self, receipt: bool = False) -> PendingAcks:
-        """What is to be sent now; it counts as sent.
+        """Return the acknowledgements to send now; they count as sent.
 
-        With ``receipt`` also the cumulative acknowledgement that was sent last, if it isn't
-        known to be durable: one that goes no further has nothing of its own to send.
+        With ``receipt`` the last cumulative acknowledgement is included if it isn't known to be
+        durable: a later call that goes no further has nothing of its own to send.
         """
         if receipt and self._cumulative is None and self._sent > self._durable:
             self._cumulative = self._sent
@@ -286,15 +289,15 @@ class AckTracker:
         return PendingAck(where, (1 << size) - 1 & ~acked, size)
 
     def durable(self, acks: PendingAcks) -> None:
-        """The service confirmed ``acks``."""
+        """Note that the service confirmed ``acks``."""
         if acks.cumulative is not None:
             (ledger, entry), bits, _ = acks.cumulative
-            # Of a partial batch it is known which messages, not up to which one.
+            # For a partial batch the acknowledged messages are known, but no cumulative position.
             reached = (ledger, entry, _WHOLE) if bits is None else (ledger, entry - 1, _WHOLE)
             self._durable = max(self._durable, reached)
 
     def put_back(self, acks: PendingAcks) -> None:
-        """``acks`` could not be sent after all: they're pending again."""
+        """Return ``acks`` that could not be sent to the pending ones."""
         for where, bits, size in acks.individual:
             pending = self._individual.get(where, 0)
             if bits is None:
@@ -304,20 +307,21 @@ class AckTracker:
                 self._sizes[where] = size
         if acks.cumulative is not None:
             (ledger, entry), bits, _ = acks.cumulative
-            # A partial batch is sent with the bits of the moment, so its index only orders.
+            # A partial batch is sent with its current bits, so its index is only used for ordering.
             reached = (ledger, entry, _WHOLE if bits is None else 0)
             self._cumulative = max(reached, self._cumulative or self._sent)
 
     def reset(self) -> None:
-        """Forget everything: the subscription was moved by a seek."""
+        """Clear everything: a seek moved the subscription."""
         self.__init__(self._batch_index_ack)  # type: ignore[misc]
 
     def subscribed_again(self) -> None:
-        """What was sent before counts no longer; what is still to be sent does.
+        """Discard the acknowledgements that were sent before; keep those that are still to send.
 
-        Another consumer, or an administrator, may have moved the subscription back: then
-        everything comes again. If not, the service says which messages are acknowledged. (To
-        who doesn't tell it of single messages of a batch, all of them come again.)
+        Another consumer, or an administrator, may have moved the subscription back: then the
+        service delivers everything again. Otherwise its deliveries say which messages are
+        acknowledged. Without ``batch_index_ack`` it delivers all messages of a partly acknowledged
+        batch.
         """
         self._sent = self._durable = (-1, -1, -1)
         unsent = {
@@ -329,7 +333,7 @@ class AckTracker:
             ledger, entry, index = self._cumulative
             where = (ledger, entry)
             if index != _WHOLE and where in self._open:
-                # The bits hold what was acknowledged cumulatively: none below is open.
+                # The bits include cumulative acknowledgements: no lower message is open.
                 unsent[where] = self._open[where]
         self._open = unsent
         self._outstanding = {}

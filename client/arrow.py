@@ -1,4 +1,7 @@
-"""Arrow arrays in and out of batches. pyarrow and numpy are optional: nothing else needs them."""
+"""Conversion between Arrow arrays and batches.
+
+pyarrow and numpy are optional: only this module needs them.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ if TYPE_CHECKING:
     from velaray.client.blocks import Segment
 
 _LARGEST_ARRAY: Final = (1 << 31) - 1
-"""Bytes that an Arrow array of values with 32 bit offsets can hold."""
+"""Largest key, in bytes, whose head has the common form; longer keys are handled as lists."""
 
 KEY_LIMIT = 112
-"""Keys of up to this many bytes have heads of one form; longer ones go through lists."""
+"""Largest size of keys whose heads have one form; larger ones are handled as lists."""
 
 
 def is_array(values: object) -> bool:
-    """Whether it is a pyarrow Array or ChunkedArray; pyarrow isn't imported for that."""
+    """Whether ``values`` is a pyarrow Array or ChunkedArray, without importing pyarrow."""
     return type(values).__module__.partition(".")[0] == "pyarrow"
 
 
@@ -35,14 +38,14 @@ def _pyarrow() -> Any:
 
 
 def binary_array(values: Any, what: str) -> Any:
-    """A pyarrow array as one ``BinaryArray`` or ``LargeBinaryArray``, its bytes shared.
+    """Convert a pyarrow array to a ``BinaryArray`` or ``LargeBinaryArray`` that shares its bytes.
 
     Raises `InvalidMessage` for an array of anything but bytes or text.
     """
     pa = _pyarrow()
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
-        if isinstance(values, pa.ChunkedArray):  # none or several chunks, by version
+        if isinstance(values, pa.ChunkedArray):  # no chunk or several, depending on the version
             values = (
                 pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], "binary")
             )
@@ -57,7 +60,7 @@ def binary_array(values: Any, what: str) -> Any:
 
 
 def text_array(values: Any, what: str) -> Any:
-    """A pyarrow array of text as `binary_array` would give it.
+    """Convert a pyarrow array of text as `binary_array` does.
 
     Raises `InvalidMessage` for an array of anything else.
     """
@@ -82,7 +85,7 @@ def sizes_of(array: Any) -> Any:
 
 
 def pack_array(values: Any, keys: Any | None) -> bytes | memoryview:
-    """The payload of a batch of a binary array without nulls, perhaps with one of keys.
+    """Encode a binary array without nulls, and optionally its keys, as the payload of a batch.
 
     No key is empty or longer than `KEY_LIMIT` bytes.
     """
@@ -155,7 +158,7 @@ def array_of(segments: Sequence[Segment], nulls: Callable[[Segment], list[int]])
 
 
 class _Uniform(NamedTuple):
-    """Values of one length within a batch: ``messages`` times a head and ``size`` bytes."""
+    """Values of one length in a batch: ``messages`` times a head and ``size`` bytes."""
 
     view: memoryview
     messages: int
@@ -179,7 +182,7 @@ def _uniform(segment: Segment) -> _Uniform | None:
 
 
 def _array_of_equal(pa: Any, parts: Sequence[_Uniform]) -> Any:
-    """One array of all values, each copied once."""
+    """Build one array of all values; each value is copied once."""
     import numpy as np
 
     counts = [part.messages for part in parts]

@@ -13,7 +13,7 @@ class Authentication:
     method = "none"
 
     def data(self) -> bytes:
-        """What to send in the connect command; called for every new connection."""
+        """The data to send in the connect command; called for every new connection."""
         return b""
 
 

@@ -1,4 +1,4 @@
-"""Turning messages into entries: batches, compression, chunks. No I/O and no timers."""
+"""Builds entries from messages: batches, compression, chunks. No I/O and no timers."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ Done = Callable[[VelarayError | None, MessageId | None], None]
 """Called once per message: with an error, or with the id of the stored message."""
 
 EntryDone = Callable[[VelarayError | None, StoredId | None], None]
-"""Called once per entry: with an error, or with where it's stored."""
+"""Called once per entry: with an error, or with the entry's position."""
 
 _SIZE = Struct(">I")
 _ROOM_FOR_METADATA = 16
-"""What a batch counts per message beside its payload, roughly."""
+"""Approximate size of a message in a batch, besides its payload."""
 
 _ROOM_FOR_CHUNK_NUMBERS = 16
 _ROOM_FOR_BATCH_METADATA = 128
 
 
 class PackedBatch(NamedTuple):
-    """The payload of a batch that was put together elsewhere."""
+    """The payload of a batch that was encoded elsewhere."""
 
     payload: bytes | memoryview
     messages: int
@@ -46,9 +46,9 @@ class PackedBatch(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One entry ready to be sent, and who waits for its receipt.
+    """One entry ready to send, and the callbacks for its receipt.
 
-    ``waiting`` wait for the id of a message each, ``done`` for where the entry is.
+    ``waiting`` are called with the id of one message each, ``done`` with the entry's position.
     """
 
     first_sequence_id: int
@@ -63,7 +63,7 @@ class Entry(NamedTuple):
     schema: SchemaInfo | None = None
 
     def stamped(self, version: bytes) -> Entry:
-        """The same with this version of its schema."""
+        """Return the entry with this version of its schema."""
         metadata, start = open_entry(self.data)
         if metadata.schema_version == version:
             return self
@@ -85,7 +85,7 @@ class Batch:
         self._metadata = MessageMetadata()
 
     def add(self, message: OutgoingMessage, sequence_id: int, done: Done) -> None:
-        """Put in one message."""
+        """Add one message."""
         payload = message.payload
         if message.plain and not message.has_null_value():
             head = plain_head(len(payload))
@@ -111,7 +111,7 @@ class Batch:
         self.size += len(payload) + len(head)
 
     def close(self) -> tuple[MessageMetadata, bytes]:
-        """The metadata so far, and the payload of all messages."""
+        """Return the metadata and the payload of all messages."""
         self._metadata.num_messages_in_batch = self.count
         if self.count > 1:
             self._metadata.highest_sequence_id = self.last
@@ -124,9 +124,10 @@ class EntryBuilder:
     def __init__(self, options: ProducerOptions[Any], producer_name: str, max_size: int) -> None:
         self.producer_name = producer_name
         self.max_message_size = max_size
-        #: What messages are added in from now on; a batch is of one transaction, or of none.
+        #: The transaction of messages added from now on. A batch belongs to one transaction, or to
+        #: none.
         self.transaction: TransactionId | None = None
-        #: Likewise the version of their schema; b"" for none.
+        #: The schema version of messages added from now on; b"" for none.
         self.schema_version = NO_VERSION
         self.schema: SchemaInfo | None = None
         self._compression = options.compression_type
@@ -141,16 +142,16 @@ class EntryBuilder:
 
     @property
     def count(self) -> int:
-        """How many messages wait in batches."""
+        """Number of messages that wait in batches."""
         return self._count
 
     @property
     def open(self) -> bool:
-        """Whether a batch has been begun (a full one never stays)."""
+        """Whether a batch is open (a full batch is closed at once)."""
         return self._count > 0
 
     def add(self, message: OutgoingMessage, sequence_id: int, done: Done) -> list[Entry]:
-        """Take one message; the entries that are ready to be sent by that, in order.
+        """Add one message; return the entries that it completes, in order.
 
         Raises `MessageTooBig`; the batches stay as they were.
         """
@@ -177,15 +178,15 @@ class EntryBuilder:
 
     @property
     def batch_limit(self) -> int:
-        """How large a payload that is a batch may be before it's compressed."""
+        """Largest size of a batch's payload before compression."""
         limit = self.max_message_size
         if self._compression != CompressionType.NONE:
-            limit -= limit // 64  # what can't be compressed becomes a little larger
+            limit -= limit // 64  # incompressible data becomes slightly larger
         name = len(self.producer_name.encode())
         return limit - ENTRY_HEADER_SIZE - _ROOM_FOR_BATCH_METADATA - name
 
     def packed(self, batch: PackedBatch, sequence_id: int, done: EntryDone) -> Entry:
-        """The entry of a batch whose payload is at most `batch_limit` bytes."""
+        """Build the entry of a batch whose payload has at most `batch_limit` bytes."""
         metadata = MessageMetadata(num_messages_in_batch=batch.messages)
         last = sequence_id + batch.messages - 1
         if batch.messages > 1:
@@ -201,7 +202,7 @@ class EntryBuilder:
         )
 
     def flush(self) -> list[Entry]:
-        """The entries of all batches, in the order of their first messages."""
+        """Return the entries of all batches, in the order of their first messages."""
         batches, self._batches = self._batches, {}
         self._count = self._bytes = 0
         return [entry for batch in batches.values() if (entry := self._entry_of(batch))]
@@ -274,7 +275,7 @@ class EntryBuilder:
             metadata.schema_version = self.schema_version
         if self.transaction is not None:
             metadata.txnid_most_bits, metadata.txnid_least_bits = self.transaction
-        # Nothing is not compressed: zlib's eight bytes for it break Pulsar's C++ client.
+        # An empty payload isn't compressed: zlib's eight bytes for it break Pulsar's C++ client.
         if self._compression != CompressionType.NONE and plain_size:
             metadata.compression = int(self._compression)  # type: ignore[assignment]
             metadata.uncompressed_size = plain_size

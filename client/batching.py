@@ -1,4 +1,4 @@
-"""The open batches of one producer: numbering messages, and cutting them into entries."""
+"""The open batches of one producer: message numbering and division into entries."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from velaray.wire.schemas import NO_VERSION
 class Batching:
     """Gives messages their sequence ids and passes full batches to ``transmit``.
 
-    A batch is also passed on when the publish delay of the options is over. An entry has messages
-    of one transaction and one schema only.
+    A batch is also passed on when the configured publish delay is over. All messages of an entry
+    belong to one transaction and one schema.
     """
 
     def __init__(
@@ -36,19 +36,22 @@ class Batching:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, name: str, next_sequence_id: int, max_message_size: int) -> None:
-        """The producer was registered for the first time, with this name."""
+        """Begin, after the first registration of the producer under this name."""
         self.builder = EntryBuilder(self._options, name, max_message_size)
         self.next_sequence_id = next_sequence_id
 
     @property
     def open(self) -> bool:
-        """Whether a batch was begun that takes more messages."""
+        """Whether there is an open batch that takes more messages."""
         return self.builder is not None and self.builder.open
 
     def add(
         self, message: OutgoingMessage, version: bytes, schema: SchemaInfo | None, done: Done
     ) -> None:
-        """Number a message and put it into a batch. Raises `MessageTooBig`, and gives no number."""
+        """Number a message and add it to a batch.
+
+        Raises `MessageTooBig`; the message gets no number then.
+        """
         builder = self._builder_of(message.transaction, version, schema)
         sequence_id = message.sequence_id
         if sequence_id is None:
@@ -90,7 +93,7 @@ class Batching:
         return builder
 
     def forget_schema(self) -> None:
-        """The next message is stamped anew, even if its schema's version is the last one's."""
+        """Stamp the next message again, even if its schema version is the previous one's."""
         if self.builder is not None:
             self.builder.schema_version, self.builder.schema = NO_VERSION, None
 

@@ -1,4 +1,4 @@
-"""Delivered entries that wait for the user, taken message by message or many at once. No I/O."""
+"""The queue of delivered entries, read message by message or in groups. No I/O."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from velaray.client.read_position import ReadPosition
 from velaray.wire.batches import BatchLayout
 
 LARGEST_PORTION = 1000
-"""Messages that are made ready for ``receive`` at once."""
+"""Number of messages that are prepared for ``receive`` at once."""
 
 
 class Receiver(Protocol):
-    """What takes messages needs of the partition's consumer that received them."""
+    """What the queue's readers need from the partition's consumer."""
 
     topic: str
     permits: Permits
     position: ReadPosition
 
     def received(self, info: EntryInfo) -> None:
-        """The user got a message of this entry."""
+        """Note that the user took a message of this entry."""
 
 
 class Block:
-    """What one delivery of an entry brought for the user: all or some of its messages."""
+    """The messages of one delivered entry that go to the user: all or some of them."""
 
     __slots__ = ("indexes", "info", "layout", "part")
 
@@ -47,7 +47,7 @@ class Block:
         return len(self.indexes)
 
     def messages(self, first: int, end: int) -> list[Message[Any]]:
-        """The messages from the ``first`` of this block up to, not including, ``end``."""
+        """The messages from index ``first`` of this block up to, not including, ``end``."""
         info, layout, indexes = self.info, self.layout, self.indexes[first:end]
         if not info.batch_size:
             return [Message(info, value) for value in layout.values(0, 1)]
@@ -60,7 +60,7 @@ class Block:
         ]
 
     def values(self, first: int, end: int) -> list[bytes]:
-        """The payloads from the ``first`` of this block up to, not including, ``end``."""
+        """The payloads from index ``first`` of this block up to, not including, ``end``."""
         indexes = self.indexes[first:end]
         if type(indexes) is range:
             return self.layout.values(indexes.start, indexes.stop)
@@ -69,7 +69,7 @@ class Block:
 
 
 class Segment:
-    """Messages of a block, from the ``first`` of it up to, not including, ``end``."""
+    """Messages of a block, from index ``first`` up to, not including, ``end``."""
 
     __slots__ = ("block", "end", "first")
 
@@ -112,43 +112,43 @@ class Segment:
 class BlockQueue:
     """Blocks in the order of their arrival, and the messages that ``receive`` takes next.
 
-    Messages become objects in portions, when the user gets there. The user may take from
-    `current` with ``popleft`` alone, on any thread; whoever empties it calls `settle`.
-    Everything else is for one thread at a time. ``on_taken`` hears how many messages of a
-    partition were taken.
+    Message objects are made in portions, when they are needed. Any thread may take from `current`,
+    with ``popleft`` only; the thread that empties it calls `settle`. All other methods are for one
+    thread at a time. ``on_taken`` is called with the number of messages that were taken from a
+    partition.
     """
 
     def __init__(self, on_taken: Callable[[Receiver, int], None]) -> None:
         self.current: deque[Message[Any]] = deque()
         self._on_taken = on_taken
         self._blocks: deque[Block] = deque()
-        self._at = 0  # messages of the first block that are not in `_waiting` any more
+        self._at = 0  # messages of the first block that have left `_waiting`
         self._waiting = 0
-        self._portion: Segment | None = None  # what `current` was filled with, until settled
+        self._portion: Segment | None = None  # initially in `current`, until settled
 
     def __len__(self) -> int:
         return self._waiting + len(self.current)
 
     @property
     def part(self) -> Receiver:
-        """The partition of what is in `current`."""
+        """The partition of the messages in `current`."""
         assert self._portion is not None
         return self._portion.block.part
 
     def put(self, block: Block) -> None:
-        """A block arrived; it isn't empty."""
+        """Append a block, which isn't empty."""
         self._blocks.append(block)
         self._waiting += len(block)
 
     def clear(self) -> None:
-        """Forget everything; nothing of it counts as taken."""
+        """Drop everything; dropped messages don't count as taken."""
         self._blocks.clear()
         self.current = deque()
         self._portion = None
         self._at = self._waiting = 0
 
     def drop(self, part: Receiver) -> int:
-        """Forget the partition's messages; returns how many there were."""
+        """Drop the partition's messages; return their number."""
         dropped = 0
         portion = self._portion
         if portion is not None and portion.block.part is part:
@@ -164,7 +164,7 @@ class BlockQueue:
         return dropped
 
     def _emptied(self) -> list[Message[Any]]:
-        """What was left in `current`. Another thread may have got hold of the old one."""
+        """Return what was left in `current`. Another thread may still hold the old deque."""
         old, self.current = self.current, deque()
         left = []
         while old:
@@ -172,14 +172,14 @@ class BlockQueue:
         return left
 
     def settle(self) -> None:
-        """Count the portion in `current` as taken, once it is empty."""
+        """Count the portion in `current` as taken, if it is empty."""
         portion = self._portion
         if portion is not None and not self.current:
             self._portion = None
             self._on_taken(portion.block.part, len(portion))
 
     def refill(self) -> bool:
-        """Put the next portion into `current`, which is empty; False if nothing waits."""
+        """Put the next portion into the empty `current`; False if nothing waits."""
         self.settle()
         if not self._blocks:
             return False
@@ -190,7 +190,7 @@ class BlockQueue:
         return True
 
     def take(self, limit: int) -> list[Segment]:
-        """Up to ``limit`` messages, which count as taken, without making them objects."""
+        """Take up to ``limit`` messages, which count as taken, without making message objects."""
         self.settle()
         segments = []
         if self._portion is not None:

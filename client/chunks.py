@@ -1,4 +1,4 @@
-"""Cutting large messages into chunks and putting them together again. No I/O."""
+"""Divides large messages into chunks and reassembles them. No I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from velaray.client.acks import Where
 
 
 class Chunk(NamedTuple):
-    """One entry's part of a chunked message."""
+    """One chunk of a message."""
 
     uuid: str
     number: int
@@ -30,7 +30,7 @@ class _Incomplete:
 
 
 class Whole(NamedTuple):
-    """A chunked message with all its chunks, and the entries that they came from."""
+    """A chunked message with all its chunks, and the entries that contain them."""
 
     payload: bytes
     entries: list[Where]
@@ -38,10 +38,10 @@ class Whole(NamedTuple):
 
 
 class ChunkAssembler:
-    """Collects chunks until a message is whole; keeps at most ``limit`` incomplete ones.
+    """Collects chunks until a message is complete; keeps at most ``limit`` incomplete messages.
 
-    Entries that will never be part of a whole message, because a chunk is missing or the
-    limit was reached, go to ``abandoned``: they must be redelivered.
+    Entries that can't become part of a complete message, because a chunk is missing or the limit
+    was reached, go to ``abandoned``: they must be redelivered.
     """
 
     def __init__(self, limit: int) -> None:
@@ -53,7 +53,7 @@ class ChunkAssembler:
         return len(self._incomplete)
 
     def add(self, chunk: Chunk) -> Whole | None:
-        """Take in one chunk; the message if this completes it."""
+        """Add one chunk; return the message if this completes it."""
         if chunk.number == 0:
             self._begin(chunk)
         message = self._incomplete.get(chunk.uuid)
@@ -61,7 +61,7 @@ class ChunkAssembler:
             self.abandoned.append(chunk.where)
             return None
         if chunk.number < len(message.parts):
-            # Sent twice by its producer; it goes when the message is acknowledged.
+            # The producer sent it twice; the copy is acknowledged with the message.
             message.entries.append(chunk.where)
             return None
         if chunk.number > len(message.parts):
@@ -76,16 +76,16 @@ class ChunkAssembler:
         return Whole(b"".join(message.parts), message.entries, message.first)
 
     def oldest(self) -> Where | None:
-        """The first chunk of the incomplete message that begins first; None without any."""
+        """The first chunk of the oldest incomplete message; None if there is none."""
         return min((message.first for message in self._incomplete.values()), default=None)
 
     def take_abandoned(self) -> list[Where]:
-        """The entries to have redelivered; they're forgotten here."""
+        """Remove and return the entries to redeliver."""
         taken, self.abandoned = self.abandoned, []
         return taken
 
     def clear(self) -> None:
-        """Forget all: the connection was lost or the subscription moved."""
+        """Drop everything: the connection was lost or the subscription moved."""
         self._incomplete.clear()
         self.abandoned.clear()
 
@@ -93,7 +93,7 @@ class ChunkAssembler:
         message = _Incomplete(chunk.chunks, chunk.total_size, chunk.where)
         before = self._incomplete.pop(chunk.uuid, None)
         if before is not None:
-            # Its producer began again: the old entries go when the message is acknowledged.
+            # The producer restarted the message: the old entries are acknowledged with it.
             message.entries = before.entries
         elif self._limit and len(self._incomplete) >= self._limit:
             self._drop(next(iter(self._incomplete)))
@@ -106,7 +106,7 @@ class ChunkAssembler:
 
 
 def cut(payload: bytes | memoryview, size: int) -> Iterator[memoryview]:
-    """``payload`` in pieces of at most ``size`` bytes; at least one piece."""
+    """Divide ``payload`` into pieces of at most ``size`` bytes; at least one piece."""
     view = memoryview(payload)
     for start in range(0, max(len(payload), 1), size):
         yield view[start : start + size]

@@ -34,26 +34,26 @@ from velaray.schemas import SchemaInfo
 
 
 class Child(Protocol):
-    """What a client has made and closes with itself."""
+    """An object that a client made and closes with itself."""
 
     async def start(self) -> None:
-        """Begin."""
+        """Start."""
 
     async def close(self) -> None:
-        """End in good order."""
+        """Close in good order."""
 
     def stop(self) -> None:
-        """End at once."""
+        """Stop at once."""
 
 
 C = TypeVar("C", bound=Child)
 
 
 class Client:
-    """Connects to a service and makes producers, consumers and readers.
+    """Connects to a service and creates producers, consumers and readers.
 
     Belongs to the event loop in which its first method is awaited. Parameters: see
-    `velaray.client.options.ClientOptions`; nothing connects before it's needed.
+    `velaray.client.options.ClientOptions`; connections are opened when they are needed.
     """
 
     @takes(ClientOptions)
@@ -73,7 +73,7 @@ class Client:
 
     @classmethod
     def with_options(cls, options: ClientOptions) -> Self:
-        """A client with these options; not for users."""
+        """Make a client with these options; not for users."""
         client = cls.__new__(cls)
         client._set_up(options)
         return client
@@ -100,21 +100,21 @@ class Client:
 
     @property
     def core(self) -> Core:
-        """What all children share; not for users. Raises `AlreadyClosed`."""
+        """The state that all children share; not for users. Raises `AlreadyClosed`."""
         return self._live()
 
     def probe(self) -> None:
-        """Begin to watch whether clusters answer, on this event loop; not for users."""
+        """Start probing the clusters on this event loop; not for users."""
         if not self._closed:
             self._live()
 
     def forget(self, child: Child) -> None:
-        """``child`` was closed; not for users."""
+        """Remove the closed ``child``; not for users."""
         self._children.discard(child)
 
     @takes(AioProducerOptions)
     async def create_producer(self, options: ProducerOptions[V]) -> Producer[V]:
-        """A producer for ``topic``, registered with the service.
+        """Create a producer for ``topic`` and register it with the service.
 
         Parameters: see `velaray.client.options.ProducerOptions`. Raises the service's refusal
         (`ProducerBusy`, `TopicTerminated`, …), or `Timeout` after the operation timeout.
@@ -123,7 +123,7 @@ class Client:
 
     @takes(AioConsumerOptions)
     async def subscribe(self, options: AioConsumerOptions[V]) -> Consumer[V]:
-        """A consumer of one topic, a list of topics, or all that match a pattern.
+        """Create a consumer of one topic, a list of topics, or all topics that match a pattern.
 
         Parameters: see `velaray.client.options.ConsumerOptions`. The subscription exists, durably,
         when this returns. Raises the service's refusal (`ConsumerBusy`, …), or `Timeout`
@@ -133,7 +133,7 @@ class Client:
 
     @takes(ReaderOptions)
     async def create_reader(self, options: ReaderOptions[V]) -> Reader[V]:
-        """A reader of ``topic`` that begins after ``start_message_id``.
+        """Create a reader of ``topic`` that begins after ``start_message_id``.
 
         Parameters: see `velaray.client.options.ReaderOptions`. Raises `TopicNotFound` for a topic
         that doesn't exist (readers create none), the service's refusal, or `Timeout` after the
@@ -143,16 +143,17 @@ class Client:
 
     @takes(TableViewOptions)
     async def create_table_view(self, options: TableViewOptions[V]) -> TableView[V]:
-        """The newest value of each key of ``topic``, complete up to now, then followed.
+        """Create a view of the newest value of each key of ``topic``.
 
-        Raises as `create_reader`.
+        The view is complete up to now when this returns, and follows the topic then. Raises as
+        `create_reader`.
         """
         return await self.adopt(TableView(self._live(), options, self.forget))
 
     async def new_transaction(self, timeout_seconds: float = 60.0) -> Transaction:
-        """Begin a transaction, which is aborted if it isn't committed in that time.
+        """Begin a transaction; it is aborted if it isn't committed within its timeout.
 
-        Raises `InvalidConfiguration` for a time that isn't positive, or a service without
+        Raises `InvalidConfiguration` for a timeout that isn't positive, or a service without
         coordinators; the service's refusal, or `Timeout` after the operation timeout.
         """
         if not timeout_seconds > 0:
@@ -160,7 +161,7 @@ class Client:
         return await self._at_coordinators().begin(timeout_seconds)
 
     async def commit_sequence(self, name: str) -> CommitSequence:
-        """The series of commits of this name, which begins with its first commit.
+        """Open the commit sequence of this name, which is created by its first commit.
 
         Raises as `new_transaction`, and `InvalidConfiguration` for an empty name.
         """
@@ -178,10 +179,10 @@ class Client:
         return self._coordinators
 
     async def get_topic_partitions(self, topic: str, create: bool = True) -> list[str]:
-        """The full names of the topic's partitions; its own name if it has none.
+        """Return the full names of the topic's partitions; its own name if it has none.
 
-        A topic that doesn't exist is created, as the service's policy allows. With
-        ``create=False`` it is a `TopicNotFound`, which names topics with a similar name.
+        A topic that doesn't exist is created, as the service's policy allows. With ``create=False``
+        this raises `TopicNotFound`, which names topics with a similar name.
         """
         name, core = topic_name(topic), self._live()
         if create:
@@ -191,19 +192,19 @@ class Client:
         return [str(name.of_partition(index)) for index in range(count)] or [str(name)]
 
     async def get_matching_topics(self, pattern: str) -> list[str]:
-        """The full names of the persistent topics that match a pattern, as `subscribe` takes it.
+        """Return the full names of the persistent topics that match a pattern of `subscribe`.
 
-        Raises `InvalidConfiguration` for what is no pattern of one namespace's topics.
+        Raises `InvalidConfiguration` if it isn't a pattern for topics of one namespace.
         """
         wanted = TopicPattern(pattern, RegexSubscriptionMode.PersistentOnly)
         return [str(name) for name in await wanted.matches(self._live())]
 
     async def get_schema(self, topic: str) -> SchemaInfo | None:
-        """The newest schema of a topic, or of a partition's topic; None if it has none."""
+        """Return the newest schema of a topic, or of a partition's topic; None if it has none."""
         return await self._live().schemas.latest(str(topic_name(topic)))
 
     def get_service_info(self) -> ServiceInfo:
-        """How the client connects at the moment: the cluster that it uses."""
+        """Return how the client connects now: the cluster that it uses."""
         return self._cluster.info
 
     async def close(self) -> None:
@@ -221,9 +222,9 @@ class Client:
             await self._core.close()
 
     async def shutdown(self) -> None:
-        """Close at once: messages not stored yet fail, late acknowledgements are not sent.
+        """Close at once: pending messages fail, and pending acknowledgements are not sent.
 
-        Open transactions are left to their timeouts.
+        Open transactions end by their timeouts.
         """
         self._closed = True
         for child in list(self._children):
@@ -234,7 +235,7 @@ class Client:
             await self._core.close()
 
     def abort(self) -> None:
-        """End as a crash would, before this returns: nothing more is sent; not for users."""
+        """End as a crash would: nothing more is sent after this returns; not for users."""
         self._closed = True
         if self._core is not None:
             self._core.abort(list(self._children))

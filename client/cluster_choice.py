@@ -1,4 +1,4 @@
-"""Which of several clusters to use, as probes tell. No I/O and no timers."""
+"""The choice between several clusters, from probe results. No I/O and no timers."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Generator
 
 
 class ClusterChoice:
-    """Counts what probes tell of clusters, of which number 0 is the primary one."""
+    """Counts the probe results of clusters; number 0 is the primary one."""
 
     def __init__(self, clusters: int, failover_threshold: int, switch_back_threshold: int) -> None:
         self.current = 0
         self._clusters = clusters
         self._failover_threshold = failover_threshold
         self._switch_back_threshold = switch_back_threshold
-        self._failures = 0  # of the current one
-        self._answers = 0  # of the primary one, while another one is in use
+        self._failures = 0  # failures of the current cluster
+        self._answers = 0  # successes of the primary cluster, while another one is in use
 
     def round(self) -> Generator[int, bool, None]:
-        """One round of probes: yields which cluster to probe, and takes whether it answered.
+        """One round of probes: yields the cluster to probe, and receives whether it answered.
 
-        `current` may be another one when it's over.
+        `current` may change by the end of the round.
         """
         answered = yield self.current
         self._failures = 0 if answered else self._failures + 1

@@ -1,4 +1,4 @@
-"""The cluster that a client uses: the one it was given, or the one that's chosen at the moment."""
+"""The cluster that a client uses: a fixed one, or the one that is chosen at the moment."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ logger = logging.getLogger("velaray")
 
 
 class ClusterInUse:
-    """Knows how to connect at the moment, and has the client go to another cluster.
+    """Holds the current connection parameters, and switches the client to another cluster.
 
-    A provider is asked for its first word, and begins, when this is made.
+    The constructor asks a provider for its first cluster and starts it.
     """
 
     def __init__(self, options: ClientOptions) -> None:
@@ -49,11 +49,11 @@ class ClusterInUse:
 
     @property
     def info(self) -> ServiceInfo:
-        """How to connect at the moment; on any thread."""
+        """The current connection parameters; on any thread."""
         return self._info
 
     def core(self) -> Core:
-        """What the client's producers and consumers share; made by the first call."""
+        """The state that the client's producers and consumers share; made by the first call."""
         with self._lock:
             if self._core is None:
                 self._core = Core(_options_of(self._options, self._info))
@@ -62,7 +62,10 @@ class ClusterInUse:
         return self._core
 
     def use(self, info: ServiceInfo) -> None:
-        """Go to this cluster; on any thread. Does nothing if it's in use, or after `close`."""
+        """Switch to this cluster; on any thread.
+
+        Does nothing if the cluster is in use already, or after `close`.
+        """
         _checked(info)
         with self._lock:
             if self._closed or _same(info, self._info):
@@ -76,7 +79,7 @@ class ClusterInUse:
                     )
 
     async def _watch(self, failover: AutoClusterFailover) -> None:
-        """Probe the clusters for ever, and use those that answer."""
+        """Probe the clusters until cancelled, and switch to those that answer."""
         infos = [failover.primary, *failover.secondary]
         choice = ClusterChoice(
             len(infos), failover.failover_threshold, failover.switch_back_threshold
@@ -92,7 +95,7 @@ class ClusterInUse:
             self.use(infos[choice.current])
 
     async def close(self) -> None:
-        """Use no other cluster any more; returns when the provider has stopped."""
+        """Stop switching clusters; returns when the provider has stopped."""
         with self._lock:
             if self._closed:
                 return
@@ -105,9 +108,10 @@ class ClusterInUse:
 
 
 async def answers(options: ClientOptions) -> bool:
-    """Whether a server of this cluster answers, each address within the connection timeout.
+    """Whether a server of this cluster answers.
 
-    A refusal, of the credentials say, is an answer.
+    Each address is tried for the connection timeout. A refusal, for example of the credentials, is
+    an answer.
     """
     pool = ConnectionPool(options)
     try:

@@ -1,4 +1,4 @@
-"""Series of commits: many transactions that count together, once per number."""
+"""Commit sequences: groups of transactions that are committed together, once per number."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from velaray.wire.hashing import murmur3_32
 
 
 class CommitSequence:
-    """Commits that are numbered and count once. Made by `velaray.aio.Client.commit_sequence`.
+    """Numbered commits that take effect once. Made by `velaray.aio.Client.commit_sequence`.
 
-    For what processes a stream batch by batch, each batch by many workers, and may have to do a
-    batch again: every worker publishes in a transaction of its own, made by `begin`, and sends
-    the id that its ``prepare`` returns to who leads; that one has all of them committed by one
-    decision of the service, under the batch's number. Numbers ascend. What is done again of a
-    number that was committed is aborted; so nothing counts twice, whoever dies when. What is open
-    for a number when that is committed without it is aborted, too.
+    This is for programs that process a stream in batches, use many workers for a batch, and may
+    have to repeat a batch. Every worker publishes in its own transaction, made by `begin`, and
+    sends the id that ``prepare`` returns to the leader. The leader commits all of them with one
+    decision of the service, under the batch's number. Numbers ascend. Transactions that repeat a
+    committed number are aborted, so nothing counts twice after a crash. Open transactions of a
+    number that is committed without them are aborted, too.
     """
 
     def __init__(self, coordinators: Coordinators, name: str, number: int, last: int) -> None:
@@ -39,7 +39,7 @@ class CommitSequence:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the sequence."""
         return self._name
 
     @property
@@ -53,11 +53,11 @@ class CommitSequence:
         return self._last
 
     async def begin(self, timeout: float = 60.0, number: int | None = None) -> Transaction:
-        """Begin a transaction for this number of the series; by default for the next one.
+        """Begin a transaction for this number of the sequence; by default for the next number.
 
-        It is aborted when the number is committed without it, or a later one, and after
-        ``timeout`` seconds. Raises `InvalidTxnStatusError` if that number was committed before,
-        `InvalidConfiguration` for one below 0, and what else the service's refusal says.
+        It is aborted when this number or a later one is committed without it, and after ``timeout``
+        seconds. Raises `InvalidTxnStatusError` if the number was committed before,
+        `InvalidConfiguration` for a number below 0, and the service's other refusals.
         """
         wanted = self._last + 1 if number is None else number
         if wanted < 0:
@@ -65,12 +65,13 @@ class CommitSequence:
         return await self._coordinators.begin_at(self._number, timeout, (self._name, wanted))
 
     async def commit(self, number: int, transactions: Iterable[TransactionId]) -> bool:
-        """Commit all of these as ``number``, at least 0; everybody has the verdict on return.
+        """Commit all of these as ``number``, at least 0.
 
-        Returns False if the number, or a later one, was committed before: then these were
-        aborted, unless they are what was committed. Raises `InvalidTxnStatusError` if one of them
-        isn't open any more, `TransactionNotFound` if there never was such a one: then nothing
-        has changed. On `Timeout` it may be committed or not: another call tells.
+        Every participant knows the result on return. Returns False if the number, or a later one,
+        was committed before: then these were aborted, unless they are the committed ones. Raises
+        `InvalidTxnStatusError` if one of them isn't open any more, `TransactionNotFound` if one of
+        them never existed: then nothing has changed. On `Timeout` it may be committed or not:
+        another call returns the result.
         """
         ids = list(transactions)
         astray = [each for each in ids if each.coordinator != self._number]
@@ -92,7 +93,7 @@ class CommitSequence:
         return not answer.series_repeated
 
     async def abort(self, transactions: Iterable[TransactionId]) -> None:
-        """Abort those of these that are open: they never count. Others stay as they are."""
+        """Abort the open ones of these; their messages never count. Others stay as they are."""
         for each in transactions:
             command = pb.CommandEndTxn(
                 txnid_most_bits=each.coordinator,
@@ -103,7 +104,7 @@ class CommitSequence:
                 await self._coordinators.request(each.coordinator, lambda it=command: it)  # type: ignore[misc]
 
     async def forget(self) -> None:
-        """The series is over: the service forgets its name and numbers, and aborts what is open."""
+        """End the sequence: the service deletes its name and numbers, and aborts what is open."""
         command = pb.CommandEndTxn(
             txnid_most_bits=self._number,
             txnid_least_bits=0,
@@ -115,7 +116,7 @@ class CommitSequence:
 
 
 async def find_commit_sequence(coordinators: Coordinators, name: str) -> CommitSequence:
-    """The series where it is, or where a new one of that name belongs.
+    """Find the sequence, or the coordinator where a new sequence of that name belongs.
 
     Raises `InvalidConfiguration` without a name, and if the service has no coordinators.
     """
@@ -131,9 +132,10 @@ async def find_commit_sequence(coordinators: Coordinators, name: str) -> CommitS
 
 
 def _homes(name: str, count: int) -> Iterator[int]:
-    """Where the series belongs, for every number of coordinators up to ``count``.
+    """The coordinators where the sequence may be, for every number of coordinators up to ``count``.
 
-    It begun when there were fewer, perhaps. The highest score has it, so few come into question.
+    The sequence may have been created with fewer coordinators. The coordinator with the highest
+    score has it, so there are few candidates.
     """
     highest = -1
     for number in range(count):

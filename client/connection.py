@@ -1,4 +1,4 @@
-"""One connection to a server: handshake, requests and answers, keep-alive, dispatch."""
+"""One connection to a server: handshake, requests and responses, keep-alive, dispatch."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ from velaray.wire.frames import MAX_MESSAGE_SIZE
 logger = logging.getLogger("velaray")
 
 LARGEST_FRAME = 64 * 1024 * 1024
-"""Frames above this are taken for garbage, whatever limit the server announces."""
+"""Largest accepted frame, whatever limit the server announces; larger ones are invalid."""
 
 NEVER_STOP_READING = 1 << 62
-"""A client that stopped reading while its sends are stuck could wait for a server that does
-the same. What a client has to send is bounded by its pending messages instead."""
+"""Reading never stops while sends are blocked: both sides could wait for each other then.
+
+The amount to send is bounded by the client's pending messages instead.
+"""
 
 
 @cache
@@ -38,36 +40,36 @@ def _client_version() -> str:
 
 
 class ProducerHandler(Protocol):
-    """What a connection tells a producer that is registered on it."""
+    """The callbacks of a producer that is registered on a connection."""
 
     def on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
-        """An entry was stored."""
+        """Handle the receipt of a stored entry."""
 
     def on_send_error(self, error: pb.CommandSendError) -> None:
-        """An entry was refused."""
+        """Handle the refusal of an entry."""
 
     def on_closed(self, connection: Connection) -> None:
-        """The server closed the producer, or the connection was lost."""
+        """Handle the close of the producer by the server, or the loss of the connection."""
 
 
 class ConsumerHandler(Protocol):
-    """What a connection tells a consumer that is registered on it."""
+    """The callbacks of a consumer that is registered on a connection."""
 
     def on_message(self, message: Message, entry: bytes) -> None:
-        """An entry was delivered."""
+        """Handle a delivered entry."""
 
     def on_closed(self, connection: Connection) -> None:
-        """The server closed the consumer, or the connection was lost."""
+        """Handle the close of the consumer by the server, or the loss of the connection."""
 
     def on_end_of_topic(self) -> None:
-        """The topic is terminated and everything in it was delivered."""
+        """Handle the end of a terminated topic: everything in it was delivered."""
 
 
 class Connection:
     """A connection to one server. Everything runs on the event loop's thread.
 
-    When it's lost, requests fail with `NotConnected` and every handler's ``on_closed`` is
-    called once; nothing is retried here.
+    When the connection is lost, requests fail with `NotConnected` and every handler's ``on_closed``
+    is called once. Nothing is retried here.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class Connection:
         proxy_to: str | None = None,
         client_version: str | None = None,
     ) -> None:
-        """``client_version`` is what we present ourselves as; None: as this library."""
+        """``client_version`` is the version that the client announces; None: this library's."""
         self.address = address
         self.server_version = ""
         self.max_message_size = MAX_MESSAGE_SIZE
@@ -121,7 +123,7 @@ class Connection:
     # --- for the users of the connection ---
 
     async def open(self, host: str, port: int) -> None:
-        """Connect and present ourselves; returns when the server has accepted that.
+        """Connect and perform the handshake; returns when the server has accepted the client.
 
         Raises `OSError`, or the server's error, such as `AuthenticationError`.
         """
@@ -129,24 +131,24 @@ class Connection:
         await self._connected
 
     def send(self, message: ProtobufMessage) -> None:
-        """Send a command; dropped if the connection is lost.
+        """Send a command; it is dropped if the connection is lost.
 
-        Who sends is told about the loss by ``on_closed`` and sends again elsewhere. Memory
-        is bounded by who sends: permits, pending messages and requests are all limited.
+        ``on_closed`` reports the loss to the sender, which sends again on a new connection. Memory
+        is bounded by the senders: permits, pending messages and requests are limited.
         """
         if self._error is None:
             self._wire.send(message)
 
     def send_entry(self, header: bytes, entry: bytes) -> None:
-        """Send a frame that is given in two parts; dropped if the connection is lost."""
+        """Send a frame that is given in two parts; it is dropped if the connection is lost."""
         if self._error is None:
             self._wire.write_two(header, entry)
 
     async def request(self, message: Any, timeout: float | None) -> Any:
-        """Send ``message``, which has a ``request_id`` field, and return the answer to it.
+        """Send ``message``, which has a ``request_id`` field, and return the response.
 
-        Raises the error that the server answers with, `NotConnected` if the connection is
-        lost meanwhile, `Timeout` after ``timeout`` seconds.
+        Raises the error in the server's response, `NotConnected` if the connection is lost,
+        `Timeout` after ``timeout`` seconds.
         """
         if self._error is not None:
             raise NotConnected(str(self._error))
@@ -166,11 +168,14 @@ class Connection:
             del self._requests[request_id]
 
     def pause_reading(self) -> None:
-        """Take in nothing more until `resume_reading`; not for long, PING isn't answered either."""
+        """Stop reading until `resume_reading`.
+
+        Only for a short time, since PING isn't answered either.
+        """
         self._wire.pause_reading()
 
     def resume_reading(self) -> None:
-        """Go on after `pause_reading`."""
+        """Continue after `pause_reading`."""
         self._wire.resume_reading()
 
     def abort(self, error: VelarayError) -> None:
@@ -180,16 +185,16 @@ class Connection:
             self._wire.abort()
 
     async def close(self) -> None:
-        """Send what is written, then close; returns when the socket is closed."""
+        """Send the written data, then close; returns when the socket is closed."""
         self._lose(NotConnected("closed by this client"))
         if self._wire.peer:
             self._wire.close()
             await self._closed
 
-    # --- called by the wire ---
+    # --- called by the wire protocol ---
 
     def on_connected(self, connection: WireConnection) -> None:
-        """Present ourselves."""
+        """Send the connect command."""
         connect = pb.CommandConnect(
             client_version=self._client_version,
             protocol_version=PROTOCOL_VERSION,
@@ -207,7 +212,7 @@ class Connection:
         connection.send(connect)
 
     def on_frame(self, connection: WireConnection, command: Any, entry: bytes | None) -> None:
-        """Hand a command to who it is for."""
+        """Dispatch a command to its handler."""
         if type(command) is Message:
             consumer = self.consumers.get(command.consumer_id)
             if consumer is not None and entry is not None:
@@ -216,14 +221,14 @@ class Connection:
             self._on.get(type(command), self._on_answer)(command)
 
     def on_corrupt_entry(self, connection: WireConnection, error: CorruptEntryError) -> None:
-        """Reconnect: the entry comes again then, so nothing is lost."""
+        """Reconnect: the entry is redelivered then, so nothing is lost."""
         self.abort(ReadError(f"{self.address} sent a damaged entry: {error}"))
 
     def on_writable(self, connection: WireConnection) -> None:
-        """Nothing waits for that here."""
+        """Do nothing: no sender waits for this."""
 
     def on_closed(self, connection: WireConnection, error: Exception | None) -> None:
-        """The socket is gone."""
+        """Handle the loss of the socket."""
         if self._error is None:
             logger.info("connection to %s lost: %s", self.address, error or "closed by it")
         if error is None or isinstance(error, OSError) or self._connected.done():
@@ -253,7 +258,7 @@ class Connection:
             return
         answer = self._requests.get(error.request_id)
         if answer is None:
-            # The service says what went wrong outside of any request, say with a delivery.
+            # The service reports an error outside of any request, for example of a delivery.
             logger.warning("%s says: %s", self.address, exception)
         elif not answer.done():
             answer.set_exception(exception)
@@ -267,7 +272,7 @@ class Connection:
             waiting.set_result(answer)
 
     def _on_producer_success(self, success: pb.CommandProducerSuccess) -> None:
-        # Not ready: another producer holds the topic; a second answer follows.
+        # Not ready: another producer holds the topic; a second response follows.
         if success.producer_ready:
             self._on_answer(success)
 
@@ -309,7 +314,7 @@ class Connection:
         )
         self.send(response)
 
-    # --- life ---
+    # --- lifetime ---
 
     def _lose(self, error: VelarayError) -> None:
         if self._error is not None:
@@ -317,7 +322,7 @@ class Connection:
         self._error = error
         if not self._connected.done():
             self._connected.set_exception(error)
-            self._connected.exception()  # nobody may be waiting
+            self._connected.exception()  # there may be no waiter
         for answer in list(self._requests.values()):
             if not answer.done():
                 answer.set_exception(NotConnected(str(error)))

@@ -1,4 +1,4 @@
-"""The consumer that users hold: one topic, all its partitions, several topics, or a pattern."""
+"""The public asyncio consumer: of one topic, of several topics, or of a pattern."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EVERYTHING = sys.maxsize
 
 
 def many(max_messages: int | None) -> int:
-    """``max_messages`` as a number. Raises `InvalidConfiguration` for one below 1."""
+    """Return ``max_messages`` as a number. Raises `InvalidConfiguration` for one below 1."""
     if max_messages is None:
         return EVERYTHING
     if not isinstance(max_messages, int) or max_messages < 1:
@@ -44,8 +44,9 @@ def many(max_messages: int | None) -> int:
 class Consumer(Generic[T]):
     """Receives and acknowledges messages. Made by `velaray.aio.Client.subscribe`.
 
-    Delivery is at least once: what isn't acknowledged comes again, after a reconnect as
-    well. What was acknowledged with a receipt never does, unless the subscription is moved.
+    Delivery is at least once: unacknowledged messages are redelivered, also after a reconnect. A
+    message that was acknowledged with a receipt is never redelivered, unless the subscription is
+    moved.
     """
 
     def __init__(
@@ -77,11 +78,11 @@ class Consumer(Generic[T]):
         return hear
 
     def pause_message_listener(self) -> None:
-        """Call the listener no more, after the call that is under way."""
+        """Stop calling the listener, after the current call."""
         self._listener().pause()
 
     def resume_message_listener(self) -> None:
-        """Go on after `pause_message_listener`."""
+        """Continue after `pause_message_listener`."""
         self._listener().resume()
 
     def _listener(self) -> Listening:
@@ -90,17 +91,18 @@ class Consumer(Generic[T]):
         return self._listening
 
     def pause(self) -> None:
-        """Ask the service for no more messages; what waits already can be received."""
+        """Ask the service for no more messages; messages that wait already can be received."""
         self._base.pause()
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Continue after `pause`."""
         self._base.resume()
 
     async def receive(self, timeout_millis: int | None = None) -> Message[T]:
-        """The next message. Raises `Timeout` if none comes in time, by default waits for ever.
+        """Return the next message, as soon as there is one.
 
-        Cancelling loses no message. Raises `AlreadyClosed` when the consumer is closed.
+        Cancelling loses no message. Raises `Timeout` if no message comes in time (by default there
+        is no timeout), and `AlreadyClosed` when the consumer is closed.
         """
         self._refuse_beside_listener()
         message = self._inbox.pop()
@@ -122,7 +124,10 @@ class Consumer(Generic[T]):
             raise InvalidConfiguration("this consumer's messages go to its message_listener")
 
     async def batch_receive(self) -> list[Message[T]]:
-        """Messages up to the limits of ``batch_receive_policy``; maybe none, if time is up."""
+        """Return messages up to the limits of ``batch_receive_policy``.
+
+        The result may be empty if the policy's timeout elapses.
+        """
         self._refuse_beside_listener()
         policy = self._options.batch_receive_policy or DEFAULT_BATCH_RECEIVE
         messages: list[Message[Any]] = []
@@ -145,12 +150,12 @@ class Consumer(Generic[T]):
     async def receive_many(
         self, max_messages: int | None = None, timeout_millis: int | None = None
     ) -> ReceivedBatch[T]:
-        """All messages that wait, or ``max_messages`` of them, as soon as there is one.
+        """Return all messages that wait, or ``max_messages`` of them, as soon as there is one.
 
-        `ReceivedBatch` is a sequence of their values; nothing is made per message until
-        it's asked for. How many wait depends on ``receiver_queue_size``. Raises `Timeout`
-        and `AlreadyClosed` as `receive` does, `InvalidConfiguration` for a
-        ``max_messages`` below 1. Cancelling loses no message.
+        `ReceivedBatch` is a sequence of their values; objects for single messages are made when
+        they are needed. ``receiver_queue_size`` limits how many messages wait. Raises `Timeout` and
+        `AlreadyClosed` as `receive` does, `InvalidConfiguration` for a ``max_messages`` below 1.
+        Cancelling loses no message.
         """
         limit = many(max_messages)
         self._refuse_beside_listener()
@@ -173,9 +178,9 @@ class Consumer(Generic[T]):
     ) -> None:
         """Acknowledge all messages of a batch, or any messages; guarantees as `acknowledge`.
 
-        For a `ReceivedBatch` there's no step per message. In a transaction (``txn``) each
-        partition gets one request for each thousand entries: of what one asks, all counts or
-        nothing.
+        A `ReceivedBatch` is acknowledged without a step per message. In a transaction (``txn``)
+        each partition gets one request per thousand entries. The service accepts or refuses a
+        request as a whole.
         """
         if txn is not None:
             await self._base.acknowledge_many_in(txn, batch)
@@ -193,18 +198,19 @@ class Consumer(Generic[T]):
     ) -> None:
         """Acknowledge one message.
 
-        In a transaction (``txn``) it counts when that is committed, and the message comes again
-        if it is aborted; it returns when the service has it. Raises `TransactionConflict` if the
-        message is acknowledged already, or in another transaction, `InvalidTxnStatusError` if
-        the transaction isn't open, and `InvalidConfiguration` if it is another client's.
+        In a transaction (``txn``) the acknowledgement counts when the transaction is committed. If
+        it is aborted, the message is redelivered. The call returns when the service has recorded
+        the acknowledgement. Raises `TransactionConflict` if the message is already acknowledged, or
+        acknowledged in another transaction, `InvalidTxnStatusError` if the transaction isn't open,
+        and `InvalidConfiguration` if the transaction is another client's.
 
-        Without a receipt it returns at once; the acknowledgement is sent within
-        ``ack_group_time_ms``, and a crash before that brings the message back. With
+        Without a receipt the call returns at once. The acknowledgement is sent within
+        ``ack_group_time_ms``, and after a crash before that the message is redelivered. With
         ``receipt=True`` (or the consumer's ``ack_receipt_enabled``) it returns when the
-        acknowledgement is durable: no crash brings the message back after that. For a
-        message of a batch this holds once all of the batch is acknowledged, or with
-        ``batch_index_ack_enabled``. Raises `InvalidMessage` for an id of another topic, and
-        with a receipt `Timeout` if the outcome is unknown.
+        acknowledgement is durable: no crash causes a redelivery after that. This holds for a
+        message of a batch once the whole batch is acknowledged, or with
+        ``batch_index_ack_enabled``. Raises `InvalidMessage` for an id of another topic, and with a
+        receipt `Timeout` if the outcome is unknown.
         """
         if txn is not None:
             await self._base.acknowledge_in(txn, message)
@@ -222,9 +228,10 @@ class Consumer(Generic[T]):
     ) -> None:
         """Acknowledge all messages of the partition up to and including this one.
 
-        Guarantees as `acknowledge`; but if a transaction is aborted, its messages come again
-        only after `redeliver_unacknowledged_messages`, which keeps their order. Raises
-        `CumulativeAcknowledgementNotAllowedError` unless the consumer is Exclusive or Failover.
+        Guarantees as `acknowledge`, with one exception: if a transaction is aborted, its messages
+        are redelivered only after `redeliver_unacknowledged_messages`, which keeps their order.
+        Raises `CumulativeAcknowledgementNotAllowedError` unless the consumer is Exclusive or
+        Failover.
         """
         if txn is not None:
             await self._base.acknowledge_until_in(txn, message)
@@ -234,9 +241,9 @@ class Consumer(Generic[T]):
             await part.acks.receipt()
 
     async def negative_acknowledge(self, message: Message[Any] | MessageId) -> None:
-        """Have the message delivered again after ``negative_ack_redelivery_delay_ms``.
+        """Request redelivery of the message after ``negative_ack_redelivery_delay_ms``.
 
-        On an Exclusive or Failover subscription everything unacknowledged comes again.
+        An Exclusive or Failover subscription redelivers everything unacknowledged.
         """
         part, message_id = self._base.located(message)
         part.negative_acknowledge(message if isinstance(message, Message) else message_id)
@@ -249,16 +256,17 @@ class Consumer(Generic[T]):
         *,
         txn: Transaction | None = None,
     ) -> None:
-        """Have the message delivered again after ``delay_millis``, and go on with the others.
+        """Schedule redelivery of the message after ``delay_millis``, without delaying the others.
 
         A copy is published to the retry topic, with ``properties`` added, and the message is
-        acknowledged; when this returns both are durable. After as many times as the
-        ``dead_letter_policy`` allows (16 by default) the copy goes to the dead-letter topic.
-        Needs ``enable_retry=True``. If it raises, the message is still un-acknowledged;
+        acknowledged; both are durable when this returns. When the message has been retried as often
+        as the ``dead_letter_policy`` allows (16 times by default), the copy goes to the dead-letter
+        topic. Needs ``enable_retry=True``. If this raises, the message is still unacknowledged;
         calling it again doesn't store a second copy.
 
-        In a transaction (``txn``) copy and acknowledgement count when that is committed: until
-        then nobody gets the copy, and if it is aborted the message itself comes again.
+        In a transaction (``txn``) copy and acknowledgement count when the transaction is committed.
+        The copy isn't delivered before. If the transaction is aborted, the message itself is
+        redelivered.
         """
         await self._base.reconsume_later(message, delay_millis, properties, txn)
 
@@ -269,63 +277,64 @@ class Consumer(Generic[T]):
         *,
         txn: Transaction | None = None,
     ) -> None:
-        """Have no more of the message here: move it to the dead-letter topic now.
+        """Move the message to the dead-letter topic now.
 
-        A copy is published there, with ``properties`` added, and the message is acknowledged;
-        when this returns both are durable. Needs a ``dead_letter_policy`` or
-        ``enable_retry=True``. Failures, and transactions (``txn``), are as with
-        `reconsume_later`.
+        A copy is published there, with ``properties`` added, and the message is acknowledged; both
+        are durable when this returns. Needs a ``dead_letter_policy`` or ``enable_retry=True``.
+        Failures, and transactions (``txn``), are as with `reconsume_later`.
         """
         await self._base.dead_letter(message, properties, txn)
 
     async def redeliver_unacknowledged_messages(self) -> None:
-        """Have everything delivered again that isn't acknowledged; returns at once."""
+        """Request redelivery of everything unacknowledged; returns at once."""
         for part in self._base.topics.parts.values():
             part.redeliver_all()
 
     async def seek(self, messageid: SeekTarget) -> None:
         """Move the subscription: the next message is the one after ``messageid``.
 
-        (Or that message itself, with ``start_message_id_inclusive``.) An int is a publish
-        time in milliseconds: the next message is the first published then or later. On
-        return the position is durable and messages received from now on are from there.
-        A function gets the name of every topic partition and returns where to go there.
+        With ``start_message_id_inclusive`` it is that message itself. An int is a publish time in
+        milliseconds: the next message is the first published then or later. On return the position
+        is durable, and messages received from now on are from there. A function gets the name of
+        every topic partition and returns its target.
         """
         await self._base.seek(messageid)
 
     async def get_last_message_id(self) -> MessageId:
-        """The id of the topic's last message; entry id -1 if the topic is empty."""
+        """Return the id of the topic's last message; entry id -1 if the topic is empty."""
         return await self._base.topics.last_message_id()
 
     async def get_positions(self) -> dict[str, tuple[MessageId, MessageId]]:
-        """Of every topic partition the last message that can be read, and where this one is.
+        """Return the last readable message and the consumer's position, for every topic partition.
 
-        Both are ids of messages, by full name of the partition. What comes next is after the
-        second; its entry id is -1 before the first entry of a ledger, as that of the first is
-        if there is no message.
+        Both are message ids, by full name of the partition. The next message is the one after the
+        position. The entry id of a position before the first entry of a ledger is -1. The entry id
+        of the last message is -1 if there is no message.
         """
         return await self._base.topics.positions()
 
     async def get_spans(self, steps: Mapping[str, tuple[Spot, SpanLimits]]) -> dict[str, Span]:
-        """The next step, for who reads these topic partitions in steps, by their full names.
+        """Return the next step of a reader that reads these topic partitions in steps.
 
-        A step goes on from a `Spot` as far as its `SpanLimits` let it; nothing is kept of it.
+        The keys are full names of partitions. A step begins at a `Spot` and is bounded by its
+        `SpanLimits`; nothing of it is stored.
         """
         return await self._base.topics.spans(steps)
 
     async def get_last_message_ids(self) -> list[MessageId]:
-        """The id of every topic partition's last message; entry id -1 where there is none."""
+        """Return the id of every topic partition's last message; entry id -1 if there is none."""
         return await self._base.topics.last_message_ids()
 
     async def unsubscribe(self) -> None:
-        """Delete the subscription and close: its position and backlog are gone for good."""
+        """Delete the subscription and close: its position and backlog are lost."""
         await self._base.unsubscribe()
         self._on_close(self)
 
     async def close(self) -> None:
-        """Leave the subscription. Acknowledgements are made durable before, if possible.
+        """Leave the subscription; acknowledgements are made durable before, if possible.
 
-        What was received and not acknowledged goes to other consumers, or waits.
+        Messages that were received and not acknowledged are redelivered to other consumers, now or
+        later.
         """
         self._stop_listening()
         await self._base.close()
@@ -336,7 +345,7 @@ class Consumer(Generic[T]):
             self._listening.stop()
 
     def stop(self) -> None:
-        """Leave at once, without sending what was acknowledged last."""
+        """Leave at once, without sending the last acknowledgements."""
         self._stop_listening()
         self._base.stop()
 
@@ -349,7 +358,7 @@ class Consumer(Generic[T]):
         return self._options.subscription_name
 
     def consumer_name(self) -> str:
-        """The name that was given; "" if none."""
+        """The configured name; "" if there is none."""
         return self._options.consumer_name or ""
 
     @property
@@ -358,7 +367,7 @@ class Consumer(Generic[T]):
         return list(self._base.topics.parts.values())
 
     def is_connected(self) -> bool:
-        """Whether every partition's subscription is attached at the moment."""
+        """Whether the subscription is attached on every partition at the moment."""
         return all(part.connected for part in self._base.topics.parts.values())
 
     async def __aenter__(self) -> Self:
@@ -373,7 +382,7 @@ class Consumer(Generic[T]):
         await self.close()
 
     async def __aiter__(self) -> AsyncIterator[Message[T]]:
-        """Messages as they come, until the consumer is closed."""
+        """Yield messages as they come, until the consumer is closed."""
         while True:
             try:
                 message = await self.receive()

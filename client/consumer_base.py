@@ -1,4 +1,4 @@
-"""What consumers and readers of both faces do; on the loop's thread."""
+"""What the asyncio and synchronous consumers and readers share; on the loop's thread."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from velaray.client.transactions import Transaction
 from velaray.wire.dead_letters import dead_letter_topic
 
 SeekTarget = MessageId | int | Callable[[str], MessageId | int]
-"""An id, a publish time in milliseconds, or a function that says either of each partition."""
+"""An id, a publish time in milliseconds, or a function that returns either for a partition."""
 
 
 def subscription_of(options: ConsumerOptions[Any]) -> Subscription:
-    """What ``options`` say about the subscription."""
+    """The subscription that ``options`` describe."""
     timeout = options.unacked_messages_timeout_ms
     return Subscription(
         name=options.subscription_name,
@@ -67,7 +67,7 @@ def subscription_of(options: ConsumerOptions[Any]) -> Subscription:
 
 
 def dead_letter_rules(options: ConsumerOptions[Any]) -> DeadLetterPolicy | None:
-    """When messages go elsewhere, and where to; None if never.
+    """The rules for moving messages to other topics; None if messages are never moved.
 
     Raises `InvalidConfiguration` for a pattern whose retry topic isn't named.
     """
@@ -100,7 +100,7 @@ def dead_letter_rules(options: ConsumerOptions[Any]) -> DeadLetterPolicy | None:
 
 
 class ConsumerBase:
-    """What consumers and readers of both faces have in common; on the loop's thread."""
+    """Base of the asyncio and synchronous consumers and readers; on the loop's thread."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class ConsumerBase:
     async def add_topics(self, topics: str | Sequence[str], create: bool = True) -> None:
         """Subscribe to one topic or several, with all their partitions.
 
-        ``create``: as `TopicSet.add` takes it.
+        ``create`` is as for `TopicSet.add`.
         """
         names = [topics] if isinstance(topics, str) else list(topics)
         if not names:
@@ -130,12 +130,12 @@ class ConsumerBase:
         await self.topics.add(wanted, create=create)
 
     async def add_pattern(self, pattern: TopicPattern, period: float) -> None:
-        """Subscribe to the topics that match, and to new ones every ``period`` seconds."""
+        """Subscribe to matching topics; look for new ones every ``period`` seconds."""
         await self.topics.add(await pattern.matches(self.core))
         self.topics.watch_pattern(pattern, period)
 
     def acknowledge(self, message: Message[Any] | MessageId) -> PartitionConsumer:
-        """Note an acknowledgement; returns the partition it belongs to."""
+        """Note an acknowledgement; return the partition that it belongs to."""
         if type(message) is Message and not self.closed:
             info = message.info
             known = self.topics.parts.get(info.topic)
@@ -150,7 +150,7 @@ class ConsumerBase:
     def acknowledge_many(
         self, batch: ReceivedBatch | Iterable[Message[Any] | MessageId]
     ) -> list[PartitionConsumer]:
-        """Note acknowledgements; returns the partitions they belong to."""
+        """Note acknowledgements; return the partitions that they belong to."""
         if not isinstance(batch, ReceivedBatch):
             return list(dict.fromkeys(self.acknowledge(message) for message in batch))
         if self.closed:
@@ -162,9 +162,9 @@ class ConsumerBase:
         return list(dict.fromkeys(parts))
 
     def acknowledge_run(self, messages: deque[Any], first: Message[Any]) -> None:
-        """Note an acknowledgement of ``first`` and of what follows it in ``messages``.
+        """Note an acknowledgement of ``first`` and of the messages that follow it in its batch.
 
-        Takes from the left of ``messages`` those that follow ``first`` within its batch.
+        Removes those messages from the left of ``messages``.
         """
         info, start = first.info, first.index
         end = start + 1
@@ -179,20 +179,23 @@ class ConsumerBase:
         self.topics.parts[info.topic].acks.acknowledge_indexes(info, range(start, end))
 
     def check_batch(self, batch: ReceivedBatch) -> None:
-        """Raise `InvalidMessage` if another consumer received it."""
+        """Raise `InvalidMessage` if another consumer received the batch."""
         for part in dict.fromkeys(segment.block.part for segment in batch.segments):
             if self.topics.parts.get(part.topic) is not part:
                 raise InvalidMessage(f"{batch!r} of {part.topic} was received elsewhere")
 
     def acknowledge_cumulative(self, message: Message[Any] | MessageId) -> PartitionConsumer:
-        """Note a cumulative acknowledgement; returns the partition it belongs to."""
+        """Note a cumulative acknowledgement; return the partition that it belongs to."""
         self.check_cumulative()
         part, message_id = self.located(message)
         part.acks.acknowledge_cumulative(message_id)
         return part
 
     def check_cumulative(self) -> None:
-        """Raise `CumulativeAcknowledgementNotAllowedError` unless the type allows it."""
+        """Raise an error unless the subscription type allows cumulative acknowledgement.
+
+        The error is `CumulativeAcknowledgementNotAllowedError`.
+        """
         if self.subscription.shared:
             kind = self.subscription.consumer_type
             raise CumulativeAcknowledgementNotAllowedError(
@@ -201,7 +204,7 @@ class ConsumerBase:
             )
 
     def located(self, message: Message[Any] | MessageId) -> tuple[PartitionConsumer, MessageId]:
-        """The partition and the id of a message. Raises `InvalidMessage`."""
+        """Return the partition and the id of a message. Raises `InvalidMessage`."""
         if self.closed:
             raise AlreadyClosed("the consumer is closed")
         if isinstance(message, Message):
@@ -211,7 +214,7 @@ class ConsumerBase:
         return self.topics.of(message), message
 
     async def acknowledge_in(self, txn: Transaction, message: Message[Any] | MessageId) -> None:
-        """Acknowledge one message in a transaction; returns when the service has it."""
+        """Acknowledge one message in a transaction; returns when the service has recorded it."""
         part, message_id = self.located(message)
         where, size, bits = place_of(message_id)
         await self.in_transaction(txn, part.acks.acknowledge_in(txn, {where: (size, bits)}))
@@ -256,14 +259,14 @@ class ConsumerBase:
     async def acknowledge_until_in(
         self, txn: Transaction, message: Message[Any] | MessageId
     ) -> None:
-        """Acknowledge all up to a message in a transaction."""
+        """Acknowledge all messages up to ``message`` in a transaction."""
         self.check_cumulative()
         part, message_id = self.located(message)
-        place_of(message_id)  # raises what is wrong with it before anything is done
+        place_of(message_id)  # raises its error before anything is done
         await self.in_transaction(txn, part.acks.acknowledge_until_in(txn, message_id))
 
     async def in_transaction(self, txn: Transaction, work: Coroutine[Any, Any, None]) -> None:
-        """Do something in a transaction of this client's; that waits for it."""
+        """Run ``work`` in a transaction of this client, which waits for it."""
         try:
             txn.belongs_to(self.core)
         except InvalidConfiguration:
@@ -272,7 +275,7 @@ class ConsumerBase:
         await txn.run(work)
 
     async def seek(self, target: SeekTarget) -> None:
-        """Seek on one partition (by id) or on all (by time, to either end, or as told)."""
+        """Seek on one partition (by id) or on all (by time, to either end, or with a function)."""
         if callable(target):
             await self._seek_each(target)
             return
@@ -292,12 +295,12 @@ class ConsumerBase:
         await asyncio.gather(*(part.seek(target) for part, target in targets.items()))
 
     async def unsubscribe(self) -> None:
-        """Delete the subscription everywhere, then close."""
+        """Delete the subscription on all partitions, then close."""
         await asyncio.gather(*(part.unsubscribe() for part in self.topics.parts.values()))
         await self.close()
 
     async def close(self) -> None:
-        """Leave, with acknowledgements made durable."""
+        """Leave, after making acknowledgements durable."""
         self.closed = True
         self.inbox.close(AlreadyClosed("the consumer is closed"))
         if self.extras.dead_letters is not None:
@@ -321,16 +324,16 @@ class ConsumerBase:
         self._ended = True
 
     def pause(self) -> None:
-        """Ask the service for no more messages; what waits already can be received."""
+        """Ask the service for no more messages; messages that wait already can be received."""
         self.topics.pause(True)
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Continue after `pause`."""
         self.topics.pause(False)
 
 
 class SubscribedTopics(ConsumerBase):
-    """What both faces' consumers have in common; on the loop's thread."""
+    """Base of the asyncio and synchronous consumers; on the loop's thread."""
 
     def __init__(self, core: Core, options: ConsumerOptions[Any], inbox: ConsumerInbox) -> None:
         limit = options.max_total_receiver_queue_size_across_partitions
@@ -344,7 +347,7 @@ class SubscribedTopics(ConsumerBase):
         self._options = options
 
     async def start(self) -> None:
-        """Subscribe to whatever the options name."""
+        """Subscribe to the topics that the options name."""
         options = self._options
         topic = options.topic
         if isinstance(options, AioConsumerOptions) and options.is_pattern_topic:
@@ -367,7 +370,7 @@ class SubscribedTopics(ConsumerBase):
         properties: Mapping[str, str] | None,
         txn: Transaction | None,
     ) -> None:
-        """Have the message delivered again, as a copy from the retry topic."""
+        """Schedule redelivery of the message, as a copy from the retry topic."""
         dead_letters = self.extras.dead_letters
         if dead_letters is None or dead_letters.rules.retry_letter_topic is None:
             raise InvalidConfiguration("reconsume_later needs subscribe(enable_retry=True)")

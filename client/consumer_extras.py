@@ -1,4 +1,4 @@
-"""What a consumer may have besides its subscription."""
+"""The optional parts of a consumer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from velaray.client.schema.base import Schema
 
 @dataclass(frozen=True)
 class Extras:
-    """Topics that messages are moved to, interceptors, and a schema other than that of bytes."""
+    """Retry and dead-letter topics, interceptors, and a schema other than bytes."""
 
     dead_letters: DeadLetterProducers | None = None
     interceptors: ConsumerInterceptors | None = None

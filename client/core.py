@@ -1,4 +1,4 @@
-"""What all producers and consumers of one client share."""
+"""The state that all producers and consumers of one client share."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ logger = logging.getLogger("velaray")
 T = TypeVar("T")
 
 PARTITIONS_UPDATE_SECONDS = 60.0
-"""How often producers and consumers look for new partitions."""
+"""Seconds between checks for new partitions."""
 
 
 def topic_name(text: str) -> TopicName:
-    """``text`` as a full name. Raises `InvalidTopicName`."""
+    """Return the full name of ``text``. Raises `InvalidTopicName`."""
     if not isinstance(text, str):
         raise InvalidTopicName(f"a topic name must be a str, not {type(text).__name__}")
     try:
@@ -38,7 +38,7 @@ def topic_name(text: str) -> TopicName:
 
 
 class Core:
-    """Connections, look-ups, ids and background tasks of one client."""
+    """Connections, lookups, ids and background tasks of one client."""
 
     def __init__(self, options: ClientOptions) -> None:
         self.options = options
@@ -51,18 +51,18 @@ class Core:
         self.schemas = Schemas(self)
         self.closed = False
         self.switches = 0
-        """How often the client went to another cluster."""
+        """Number of switches to another cluster."""
         self.when_switched: set[Callable[[], None]] = set()
-        """Called at that moment, while the connections of before are still there."""
+        """Called at a switch, while the former connections still exist."""
         self._ids = itertools.count()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def next_id(self) -> int:
-        """An id for a producer or consumer; never used twice by this client."""
+        """Return an id for a producer or consumer; ids are never reused by this client."""
         return next(self._ids)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run ``work`` in the background; cancelled when the client closes."""
+        """Run ``work`` in the background; it is cancelled when the client closes."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
@@ -72,17 +72,17 @@ class Core:
         self._tasks.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
-        if not isinstance(error, VelarayError):  # those go to whoever waits for them
+        if not isinstance(error, VelarayError):  # its awaiters get the exception
             logger.error("a background task of the client failed", exc_info=error)
 
     async def retrying(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        """`velaray.client.lookup.retrying` for as long as one operation may take."""
+        """Run `velaray.client.lookup.retrying` for at most one operation timeout."""
         if self.closed:
             raise AlreadyClosed("the client is closed")
         return await retrying(what, self.timeout, attempt, self._patience)
 
     async def partitions_of(self, topic: str, create: bool = True) -> int:
-        """`velaray.client.lookup.Lookup.partitions_of` with retries."""
+        """Run `velaray.client.lookup.Lookup.partitions_of` with retries."""
         return await self.retrying(
             f"looking up the partitions of {topic}",
             lambda: self.lookup.partitions_of(topic, create),
@@ -96,9 +96,9 @@ class Core:
             logger.debug("%s: %s", type(command).__name__, error)
 
     def switch(self, options: ClientOptions) -> None:
-        """Ask the service that ``options`` name from now on, and let go of all connections.
+        """Use the service of ``options`` from now on, and drop all connections.
 
-        Producers and consumers look up and connect again, as if those had been lost.
+        Producers and consumers look up and connect again, as after a lost connection.
         """
         if self.closed:
             return
@@ -114,7 +114,7 @@ class Core:
         self.spawn(left.leave())
 
     async def close(self) -> None:
-        """Cancel what runs in the background and close the connections."""
+        """Cancel the background tasks and close the connections."""
         self.closed = True
         while tasks := list(self._tasks):
             for task in tasks:
@@ -123,7 +123,7 @@ class Core:
         await self.pool.close()
 
     def abort(self, users: Sequence[Stoppable]) -> None:
-        """Cut the connections, stop ``users`` and cancel what runs in the background."""
+        """Cut the connections, stop ``users`` and cancel the background tasks."""
         self.closed = True
         self.pool.abort()
         for user in users:
@@ -133,10 +133,10 @@ class Core:
 
 
 class Stoppable(Protocol):
-    """What uses the connections."""
+    """A user of the connections."""
 
     def stop(self) -> None:
-        """End at once."""
+        """Stop at once."""
 
 
 class Part(Protocol):
@@ -146,7 +146,7 @@ class Part(Protocol):
         """Register with the service."""
 
     async def close(self) -> None:
-        """Leave it."""
+        """Close in good order."""
 
 
 async def start_all(core: Core, parts: Sequence[Part]) -> None:
@@ -167,9 +167,10 @@ async def start_all(core: Core, parts: Sequence[Part]) -> None:
 async def watch_partitions(
     core: Core, topic: str, known: int, grow: Callable[[int, int], Awaitable[None]]
 ) -> None:
-    """Call ``grow(before, now)`` whenever ``topic`` has more partitions than before, for ever.
+    """Call ``grow(before, now)`` whenever the number of partitions of ``topic`` grows.
 
-    A failed look or a failed ``grow`` is logged and repeated at the next turn.
+    Runs until it is cancelled. A failed check or a failed ``grow`` is logged and repeated at the
+    next check.
     """
     while True:
         await asyncio.sleep(PARTITIONS_UPDATE_SECONDS)

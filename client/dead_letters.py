@@ -1,9 +1,9 @@
-"""Moving messages to the retry topic and to the dead-letter topic.
+"""Moves messages to the retry topic and to the dead-letter topic.
 
-A message is published there first and acknowledged here afterwards. Its copy has a producer
-of its own, whose name is made of the message's id: if a crash comes in between, whoever gets
-the message again repeats the same publication, and the service drops it as a duplicate. Once
-the acknowledgement is durable the producer is closed, and the service forgets its name.
+The copy is published first, and the original is acknowledged afterwards. Each copy has a producer
+of its own, whose name is derived from the message's id. After a crash in between, the next consumer
+of the message repeats the same publication, and the service drops it as a duplicate. Once the
+acknowledgement is durable the producer is closed, and the service deletes its name.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ logger = logging.getLogger("velaray")
 RECONSUMETIMES = "RECONSUMETIMES"
 DELAY_TIME = "DELAY_TIME"
 EXCEPTION = "EXCEPTION"
-"""The property that says why a message couldn't be worked with."""
+"""The property that contains the reason why a message couldn't be processed."""
 
 MOVES_AT_ONCE = 32
-"""Messages that one consumer moves at a time."""
+"""Number of messages that one consumer moves at a time."""
 
 Settle = Callable[[], Awaitable[bool]]
-"""Acknowledges the original durably; whether it was this consumer's all the time."""
+"""Acknowledges the original durably; returns whether this consumer held it all the time."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,10 @@ class DeadLetterPolicy:
     """Whether messages that don't fit the schema are moved at once."""
 
     dead_letter_topic: str | None = None
-    """None: each topic has its own, named after it and the subscription."""
+    """None: each topic has its own, named after the topic and the subscription."""
 
     retry_letter_topic: str | None = None
-    """None: nothing can be consumed later."""
+    """None: messages can't be consumed later."""
 
     initial_subscription: str | None = None
 
@@ -93,14 +93,14 @@ class DeadLetter(OutgoingMessage):
         self._order_bytes = own.ordering_key
 
     def describe(self, into: MessageMetadata | SingleMessageMetadata) -> None:
-        """Write what both kinds of metadata can hold, keys that aren't text included."""
+        """Set the fields that both kinds of metadata have, including keys that aren't text."""
         super().describe(into)
         if self._order_bytes:
             into.ordering_key = self._order_bytes
 
 
 class Addressed(NamedTuple):
-    """A letter and the topic that it goes to."""
+    """A copy and its target topic."""
 
     dead_letter: DeadLetter
     topic: str
@@ -108,7 +108,7 @@ class Addressed(NamedTuple):
 
 
 class DeadLetterProducers:
-    """Publishes the letters of one consumer; on the loop's thread."""
+    """Publishes the copies of one consumer; on the loop's thread."""
 
     def __init__(self, core: Core, subscription: str, rules: DeadLetterPolicy) -> None:
         self.rules = rules
@@ -121,10 +121,10 @@ class DeadLetterProducers:
         self._room = asyncio.Semaphore(MOVES_AT_ONCE)
         self._closed = False
 
-    # --- what goes where ---
+    # --- targets ---
 
     def dead(self, message: Message[Any], extra: Mapping[str, str] | None = None) -> Addressed:
-        """The copy of ``message`` for the dead-letter topic."""
+        """Make the copy of ``message`` for the dead-letter topic."""
         return self._dead(message, self._properties(message) | dict(extra or {}))
 
     def _dead(self, message: Message[Any], properties: Mapping[str, str]) -> Addressed:
@@ -136,7 +136,7 @@ class DeadLetterProducers:
     def later(
         self, message: Message[Any], delay_ms: int, extra: Mapping[str, str] | None
     ) -> Addressed:
-        """The copy for the retry topic, or for the dead-letter topic if it was there too often."""
+        """Make the copy for the retry topic, or for the dead-letter topic after the last retry."""
         properties = self._properties(message) | dict(extra or {})
         known = message.properties().get(RECONSUMETIMES, "0")
         if not known.isdecimal():
@@ -164,8 +164,8 @@ class DeadLetterProducers:
     async def move(self, message: Message[Any], addressed: Addressed, settle: Settle) -> None:
         """Publish the copy, then have ``settle`` acknowledge the original.
 
-        Raises what either raises. The copy may be stored then and the original not
-        acknowledged; to move the message again doesn't store it twice.
+        Raises the errors of both. After an error the copy may be stored and the original
+        unacknowledged; moving the message again doesn't store a second copy.
         """
         where = described_id(message.message_id())
         name = f"{message.topic_name()}-{self._subscription}-{where}-{addressed.suffix}"
@@ -181,8 +181,8 @@ class DeadLetterProducers:
     async def send_in(self, txn: Transaction, message: Message[Any], addressed: Addressed) -> None:
         """Publish the copy in a transaction; returns when it is stored.
 
-        What the transaction does with copy and original it does with both: no name has to keep
-        a second copy out, and one producer serves for all.
+        The transaction commits or aborts copy and original together. So no producer name is needed
+        against duplicates, and one producer serves for all messages.
         """
         if self._closed:
             raise AlreadyClosed("the consumer is closed")
@@ -201,7 +201,7 @@ class DeadLetterProducers:
         message: Message[Any],
         dead_letter: DeadLetter,
     ) -> None:
-        """Send the copy with the schema of the original, if the topic takes it."""
+        """Send the copy with the schema of the original, if the topic accepts the schema."""
         version = message.schema_version()
         if version:
             try:
@@ -245,7 +245,7 @@ class DeadLetterProducers:
         return producer
 
     async def close(self) -> None:
-        """Move nothing any more; what was sent in transactions is stored then."""
+        """Stop moving messages; returns when copies sent in transactions are stored."""
         self._closed = True
         shared = [
             each.result() for each in self._shared.values() if each.done() and not _is_out(each)
@@ -253,7 +253,7 @@ class DeadLetterProducers:
         await asyncio.gather(*(producer.close() for producer in shared))
 
     def stop(self) -> None:
-        """Move nothing any more, at once."""
+        """Stop moving messages, at once."""
         self._closed = True
         for producer in self._producers.values():
             producer.stop()
@@ -266,7 +266,7 @@ class DeadLetterProducers:
 
 
 def _is_out(starting: asyncio.Task[PartitionProducer]) -> bool:
-    """Whether a producer that was to start sends nothing any more."""
+    """Whether a producer that was about to start will never send."""
     if starting.cancelled() or starting.exception() is not None:
         return True
     return starting.result().error is not None
@@ -301,5 +301,5 @@ def described_id(message_id: MessageId) -> str:
 
 
 def retry_letter_topic(topic: str, subscription: str) -> str:
-    """Where Pulsar's clients put what is consumed later unless they're told."""
+    """The default retry topic of Pulsar's clients."""
     return f"{topic}-{subscription}-RETRY"

@@ -1,4 +1,4 @@
-"""Entries of one topic partition that wait until the schemas of their writers are known."""
+"""Holds the entries of one topic partition until the schemas of their writers are known."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger("velaray")
 
 
 class Decoding:
-    """Gives entries their decoders, in order.
+    """Assigns decoders to entries, in order.
 
     An entry whose schema isn't known is held, with all entries behind it, until the registry
     answers. Without a schema nothing is held.
@@ -53,14 +53,17 @@ class Decoding:
         return Decoders(self._core.schemas, self._topic, self._schema)
 
     def restart(self) -> None:
-        """Forget what is held: it is delivered again. Other clusters have other versions."""
+        """Drop the held entries, which are redelivered.
+
+        Other clusters number versions differently.
+        """
         self._held.clear()
         if self._switches != self._core.switches:
             self._switches = self._core.switches
             self._decoders = self._made_decoders()
 
     def holds(self, block: Block, permits: int) -> bool:
-        """Give the entry its decoder, or hold it; True if it is held."""
+        """Assign a decoder to the entry, or hold it; True if it is held."""
         if self._decoders is None or not (self._held or not self._decoders.set(block.info)):
             return False
         self._held.append((block, permits))
@@ -69,18 +72,18 @@ class Decoding:
         return True
 
     def drop(self) -> int:
-        """Forget what is held; returns its permits."""
+        """Drop the held entries; return their permits."""
         permits = sum(permits for _, permits in self._held)
         self._held.clear()
         return permits
 
     def stop(self) -> None:
-        """Ask the registry no more."""
+        """Stop asking the registry."""
         if self._learning is not None:
             self._learning.cancel()
 
     async def _learn(self, decoders: Decoders) -> None:
-        """Learn how to decode what is held, in order."""
+        """Look up the decoders of the held entries, in order."""
         backoff = Backoff()
         try:
             while self._held:

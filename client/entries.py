@@ -1,4 +1,7 @@
-"""From delivered entries to messages: decompression, batches, chunks, start positions. No I/O."""
+"""Converts delivered entries to messages: decompression, batches, chunks, start positions.
+
+No I/O.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +31,11 @@ logger = logging.getLogger("velaray")
 
 LARGEST_ENTRY = 64 * 1024 * 1024
 LARGEST_CHUNKED = 1024 * 1024 * 1024
-"""Payloads that claim to be larger, decompressed, are taken for damaged."""
+"""Limit of the announced decompressed size; payloads that announce more are taken for damaged."""
 
 
 def origin_of(metadata: MessageMetadata) -> Where | None:
-    """Where the cluster has an entry from which it was replicated; None if it wasn't."""
+    """The position of the entry in the cluster that it was replicated from; None if it wasn't."""
     if metadata.HasField("replicated_from"):
         for each in metadata.properties:
             if each.key == SOURCE_POSITION:
@@ -43,10 +46,10 @@ def origin_of(metadata: MessageMetadata) -> Where | None:
 
 @dataclass(slots=True)
 class Opened:
-    """What was in an entry.
+    """The contents of an entry.
 
-    ``indexes`` are those of the messages that aren't before the start position; ``skipped``
-    are the ids of those that are. ``chunks`` are the entries of a chunked message.
+    ``indexes`` are those of the messages from the start position on; ``skipped`` are the ids of the
+    messages before it. ``chunks`` are the entries of a chunked message.
     """
 
     info: EntryInfo
@@ -57,7 +60,7 @@ class Opened:
 
     @property
     def batch_size(self) -> int:
-        """How many messages the batch has; 0 if the entry is no batch."""
+        """Number of messages of the batch; 0 if the entry is no batch."""
         return self.info.batch_size
 
 
@@ -70,35 +73,38 @@ class EntryReader:
         self._chunks = ChunkAssembler(max_chunked)
         self._start: MessageId | None = None
         self._inclusive = False
-        self._places: set[Where] = set()  # of the start's entry, in the clusters that have it
+        self._places: set[Where] = set()  # the start's entry, in the clusters with it
 
     def skip_until(
         self, start: MessageId | None, inclusive: bool, origin: Where | None = None
     ) -> None:
-        """Messages of ``start``'s entry before it (and itself unless inclusive) are skipped.
+        """Skip the messages of ``start``'s entry before it (and itself unless ``inclusive``).
 
-        ``origin`` is where another cluster has that entry, from which it was replicated.
+        ``origin`` is the position of that entry in the cluster that it was replicated from.
         """
         self._start = start
         self._inclusive = inclusive
         self._places = {place for place in (start and start.position, origin) if place}
 
     def oldest_chunk(self) -> Where | None:
-        """The first chunk of the incomplete message that begins first; None without any."""
+        """The first chunk of the oldest incomplete message; None if there is none."""
         return self._chunks.oldest()
 
     def forget_chunks(self) -> None:
-        """Drop incomplete messages: their chunks are delivered again."""
+        """Drop incomplete messages: their chunks are redelivered."""
         self._chunks.clear()
 
     def take_abandoned(self) -> list[Where]:
-        """Entries with chunks of messages that can't become complete; to be redelivered."""
+        """Remove and return the entries with chunks of messages that can't become complete.
+
+        The caller requests their redelivery.
+        """
         return self._chunks.take_abandoned() if self._chunks.abandoned else []
 
     def read(self, delivery: Delivery, entry: bytes) -> Opened | None:
-        """The messages; None if it's a chunk of an incomplete one, or can't be read.
+        """Return the messages; None for a chunk of an incomplete message or an unreadable entry.
 
-        An entry that can't be read is logged and left unacknowledged.
+        An unreadable entry is logged and left unacknowledged.
         """
         try:
             metadata, start = open_entry(entry)

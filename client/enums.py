@@ -1,4 +1,4 @@
-"""The choices a user makes by name; names and numbers are those of Pulsar's clients."""
+"""The enumerations that users choose from; names and numbers are those of Pulsar's clients."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ConsumerType(IntEnum):
-    """How the messages of one subscription are shared between its consumers."""
+    """How the consumers of one subscription share its messages."""
 
     Exclusive = 0
     Shared = 1
@@ -22,7 +22,7 @@ class InitialPosition(IntEnum):
 
 
 class CompressionType(IntEnum):
-    """How a producer compresses payloads; consumers find out by themselves."""
+    """How a producer compresses payloads; consumers detect it from the entry."""
 
     NONE = 0
     LZ4 = 1
@@ -49,14 +49,14 @@ class ProducerAccessMode(IntEnum):
 
 
 class BatchingType(IntEnum):
-    """How messages are put together: in order of sending, or one batch per key."""
+    """How messages are batched: in order of sending, or one batch per key."""
 
     Default = 0
     KeyBased = 1
 
 
 class KeySharedMode(IntEnum):
-    """Who decides which keys a Key_Shared consumer gets: the service or the consumer."""
+    """Whether the service or the consumer chooses the keys of a Key_Shared consumer."""
 
     AutoSplit = 0
     Sticky = 1
@@ -79,7 +79,7 @@ class ConsumerCryptoFailureAction(IntEnum):
 
 
 class TransactionState(IntEnum):
-    """Where a transaction is, as far as its client knows."""
+    """The state of a transaction, as far as its client knows."""
 
     OPEN = 0
     COMMITTING = 1
@@ -91,7 +91,7 @@ class TransactionState(IntEnum):
 
 
 class Result(IntEnum):
-    """The outcome that a ``send_async`` callback gets; `VelarayError.error` returns it too."""
+    """The outcome that a ``send_async`` callback gets; also returned by `VelarayError.error`."""
 
     Ok = 0
     UnknownError = 1

@@ -1,7 +1,7 @@
 """Every error that velaray's client raises: one class per cause.
 
-Class names are those of Pulsar's Python client. All derive from `VelarayError`, which
-`PulsarException` names as well, so code written for Pulsar's client keeps working.
+Class names are those of Pulsar's Python client. All derive from `VelarayError`. `PulsarException`
+is another name of it, so that code written for Pulsar's client keeps working.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class VelarayError(PortableError):
-    """Base of all errors of the client. ``str(error)`` says what was wrong and what to do."""
+    """Base of all errors of the client. ``str(error)`` describes the error and the remedy."""
 
     result: ClassVar[Result] = Result.UnknownError
 
@@ -41,7 +41,7 @@ class InvalidConfiguration(VelarayError):
 
 
 class Timeout(VelarayError, builtins.TimeoutError):
-    """The operation didn't finish in its time; whether it took effect is unknown."""
+    """The operation didn't finish in time; whether it took effect is unknown."""
 
     result = Result.Timeout
 
@@ -59,7 +59,7 @@ class ConnectError(VelarayError, builtins.ConnectionError):
 
 
 class ReadError(VelarayError):
-    """What a server sent could not be read."""
+    """Data from a server could not be read."""
 
     result = Result.ReadError
 
@@ -125,10 +125,10 @@ class InvalidMessage(VelarayError):
 
 
 class UndecodableMessage(VelarayError):
-    """A message's value can't be had: its payload doesn't fit the schema.
+    """A message's value can't be decoded: its payload doesn't fit the schema.
 
-    ``reason`` says why; ``topic``, ``message_id`` and ``schema_version`` (None: none) which
-    message it is, unless a schema was asked directly.
+    ``reason`` is the cause. ``topic``, ``message_id`` and ``schema_version`` (None: no version)
+    identify the message, unless a schema's method was called directly.
     """
 
     result = Result.InvalidMessage
@@ -150,7 +150,7 @@ class UndecodableMessage(VelarayError):
         super().__init__(f"{which} can't be decoded: {reason}" if which else reason)
 
     def of(self, topic: str, message_id: MessageId, version: int | None) -> UndecodableMessage:
-        """The same error, said of this message."""
+        """Return the same error with the identity of this message."""
         return UndecodableMessage(self.reason, topic, message_id, version)
 
 
@@ -173,7 +173,7 @@ class ProducerBusy(VelarayError):
 
 
 class TooManyLookupRequestException(VelarayError):
-    """The service has too many look-ups at once."""
+    """The service has too many lookups at once."""
 
     result = Result.TooManyLookupRequestException
 
@@ -191,13 +191,13 @@ class InvalidUrl(VelarayError):
 
 
 class ServiceUnitNotReady(VelarayError):
-    """The topic is moving or starting; trying again helps."""
+    """The topic is moving or starting; a retry helps."""
 
     result = Result.ServiceUnitNotReady
 
 
 class OperationNotSupported(VelarayError):
-    """This velaray release doesn't support what was asked."""
+    """This velaray release doesn't support the operation."""
 
     result = Result.OperationNotSupported
 
@@ -215,7 +215,7 @@ class ProducerBlockedQuotaExceededException(VelarayError):
 
 
 class ProducerQueueIsFull(VelarayError):
-    """`max_pending_messages` sends wait for receipts already."""
+    """`max_pending_messages` sends already wait for receipts."""
 
     result = Result.ProducerQueueIsFull
 
@@ -239,7 +239,7 @@ class SubscriptionNotFound(VelarayError):
 
 
 class ConsumerNotFound(VelarayError):
-    """The service doesn't know this consumer (any more)."""
+    """The service doesn't know this consumer, or no longer."""
 
     result = Result.ConsumerNotFound
 
@@ -311,11 +311,11 @@ class TransactionNotFound(VelarayError):
 
 
 class TransactionHasOperationFailed(VelarayError):
-    """Something done in the transaction failed: it was aborted instead of committed."""
+    """An operation in the transaction failed: it was aborted instead of committed."""
 
 
 class ProducerFenced(VelarayError):
-    """Another producer took over the topic; this one is out for good."""
+    """Another producer took over the topic; this one is permanently closed."""
 
     result = Result.ProducerFenced
 
@@ -335,8 +335,8 @@ class Interrupted(VelarayError):
 class NotAllStored(VelarayError):
     """A ``send_many`` stored some of its values and not others; ``__cause__`` says why.
 
-    The first `durable` values are stored, and all that `stored` lists. The others are not,
-    unless the cause is a `Timeout` or `AlreadyClosed`: whether they are is unknown then.
+    The first `durable` values and all values in `stored` are stored. The others are not stored. If
+    the cause is a `Timeout` or `AlreadyClosed`, it is unknown whether the others are stored.
     """
 
     def __init__(self, text: str, stored: SentBatch, durable: int) -> None:
@@ -381,7 +381,7 @@ _BY_SERVER_CODE: tuple[type[VelarayError], ...] = (
 
 
 def from_server(code: int, message: str) -> VelarayError:
-    """The exception for a wire ``ServerError`` code; an unknown code is named in the text."""
+    """Return the exception for a wire ``ServerError`` code; its text contains an unknown code."""
     if 0 <= code < len(_BY_SERVER_CODE):
         return _BY_SERVER_CODE[code](message)
     return UnknownError(f"server error {code}: {message}")

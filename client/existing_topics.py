@@ -1,4 +1,4 @@
-"""Look-ups that never create a topic, and name the nearest ones where there is none."""
+"""Lookups that never create a topic; for a missing topic they name the most similar topics."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from velaray.events.ids import TopicName
 
 
 async def partitions_of_existing(core: Core, topic: TopicName) -> int:
-    """How many partitions a topic has; 0 for a plain topic and for one partition.
+    """Return the number of a topic's partitions; 0 for a plain topic and for one partition.
 
-    Raises `TopicNotFound` if it doesn't exist, with the topics that have a similar name.
+    Raises `TopicNotFound` if the topic doesn't exist; the error names topics with a similar name.
     """
     try:
         return await core.partitions_of(str(topic), create=False)

@@ -1,4 +1,4 @@
-"""Messages that wait for an asyncio consumer's ``receive``."""
+"""The queue of messages for an asyncio consumer's ``receive``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from velaray.client.partition_consumer import PartitionConsumer
 
 
 class AsyncInbox:
-    """Used on the event loop's thread only. Holds what permits allow, no more."""
+    """A queue for the event loop's thread only. Permits bound its size."""
 
     def __init__(self, parts: Callable[[], Iterable[PartitionConsumer]], fetch: bool) -> None:
         self._parts = parts
@@ -29,28 +29,31 @@ class AsyncInbox:
     # --- called by partitions ---
 
     def put(self, block: Block) -> None:
-        """Messages arrived."""
+        """Add messages."""
         self._queue.put(block)
         self._wake(len(block))
 
     def drop(self, part: PartitionConsumer) -> int:
-        """Forget the partition's messages that wait; returns how many there were."""
+        """Drop the partition's waiting messages; return their number."""
         return self._queue.drop(part)
 
     def attached(self, part: PartitionConsumer) -> None:
-        """The partition is subscribed (again)."""
+        """Handle a new subscribing of the partition."""
         if self._fetch and self._waiting:
             part.permits.fetch_one()
 
     def failed(self, part: PartitionConsumer, error: VelarayError) -> None:
-        """The partition will deliver nothing more; tell who waits, unless it was closed."""
+        """Fail the waiting calls: the partition delivers nothing more.
+
+        A normal close is ignored.
+        """
         if not isinstance(error, AlreadyClosed):
             self.close(error)
 
     # --- called by the consumer ---
 
     def close(self, error: VelarayError) -> None:
-        """Everyone who waits, now or later, gets ``error`` once the queue is empty."""
+        """Raise ``error`` in waiting and later calls, once the queue is empty."""
         if self._error is None or isinstance(error, AlreadyClosed):
             self._error = error
         if isinstance(error, AlreadyClosed):
@@ -58,7 +61,7 @@ class AsyncInbox:
         self._wake(len(self._waiting))
 
     def pop(self) -> Message[Any] | None:
-        """The next message, None if none waits."""
+        """Return the next message; None if there is none."""
         queue = self._queue
         if not queue.current and not queue.refill():
             return None
@@ -70,18 +73,21 @@ class AsyncInbox:
         return message
 
     def next_size(self) -> int:
-        """Bytes of the next message; 0 if none waits."""
+        """Bytes of the next message; 0 if there is none."""
         queue = self._queue
         return len(queue.current[0]) if queue.current or queue.refill() else 0
 
     async def get(self) -> Message[Any]:
-        """The next message, as soon as there is one. Raises the error that ended it."""
+        """Return the next message, as soon as there is one.
+
+        Raises the error that ended the consumer.
+        """
         while (message := self.pop()) is None:
             await self.arrival()
         return message
 
     async def get_many(self, limit: int) -> list[Segment]:
-        """What waits, up to ``limit`` messages, as soon as there is something."""
+        """Return up to ``limit`` waiting messages, as soon as there is one."""
         while not (segments := self._queue.take(limit)):
             await self.arrival()
         for segment in segments:
@@ -90,7 +96,7 @@ class AsyncInbox:
         return segments
 
     async def arrival(self) -> None:
-        """Return when there may be a message. Raises the error that ended the consumer."""
+        """Wait until there may be a message. Raises the error that ended the consumer."""
         if self._error is not None:
             raise self._error
         waiting = asyncio.get_running_loop().create_future()
@@ -104,7 +110,7 @@ class AsyncInbox:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
             elif not waiting.cancelled():
-                self._wake(1)  # the message that woke this one is for somebody else
+                self._wake(1)  # another waiter takes the message that woke this one
             raise
 
     def _taken(self, part: Receiver, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Interceptors: user code that sees, and may change, what is sent and received."""
+"""Interceptors: user code that inspects, and may change, sent and received messages."""
 
 from __future__ import annotations
 
@@ -15,46 +15,47 @@ logger = logging.getLogger("velaray")
 
 
 class ConsumerInterceptor:
-    """Derive from this and override what you need; the methods are those of Pulsar's Java API.
+    """Base class of consumer interceptors; the methods are those of Pulsar's Java API.
 
-    ``consumer`` is the consumer that the interceptor was given to. `before_consume` is called
-    where ``receive`` is; the others on the client's own thread (its event loop), so they must
-    not block. What a method raises is logged and changes nothing.
+    Override the methods that you need. ``consumer`` is the consumer that has the interceptor.
+    `before_consume` is called on the thread that calls ``receive``, the other methods on the
+    client's own thread (its event loop), so they must not block. Exceptions are logged and have no
+    other effect.
     """
 
     def before_consume(self, consumer: Any, message: Message[Any]) -> Message[Any]:
-        """The user is about to get ``message``; return it, or what the user is to get instead."""
+        """Return the message that the user gets: ``message`` or a replacement."""
         return message
 
     def on_acknowledge(
         self, consumer: Any, message_id: MessageId, error: VelarayError | None
     ) -> None:
-        """A message was acknowledged; the acknowledgement need not have been sent yet."""
+        """Handle an acknowledged message; the acknowledgement may not have been sent yet."""
 
     def on_acknowledge_cumulative(
         self, consumer: Any, message_id: MessageId, error: VelarayError | None
     ) -> None:
-        """All messages up to this one were acknowledged."""
+        """Handle the acknowledgement of all messages up to this one."""
 
     def on_negative_acks_send(self, consumer: Any, message_ids: set[MessageId]) -> None:
-        """These entries are asked for again, since messages were acknowledged negatively."""
+        """Handle a redelivery request for these entries, after negative acknowledgements."""
 
     def on_ack_timeout_send(self, consumer: Any, message_ids: set[MessageId]) -> None:
-        """These entries are asked for again, since messages were not acknowledged in time."""
+        """Handle a redelivery request for these entries, after the acknowledgement timeout."""
 
     def close(self) -> None:
-        """The consumer is closed."""
+        """Handle the close of the consumer."""
 
 
 class ProducerInterceptor:
-    """Derive from this and override what you need; the methods are those of Pulsar's Java API.
+    """Base class of producer interceptors; the methods are those of Pulsar's Java API.
 
-    All are called on the client's own thread (its event loop): they must not block. What a
-    method raises is logged and changes nothing.
+    Override the methods that you need. All are called on the client's own thread (its event loop),
+    so they must not block. Exceptions are logged and have no other effect.
     """
 
     def before_send(self, producer: Any, message: OutgoingMessage) -> OutgoingMessage:
-        """``message`` is about to be sent; return it, or what is to be sent instead."""
+        """Return the message to send: ``message`` or a replacement."""
         return message
 
     def on_send_acknowledgement(
@@ -64,14 +65,14 @@ class ProducerInterceptor:
         message_id: MessageId | None,
         error: VelarayError | None,
     ) -> None:
-        """``message`` is stored, or why it isn't."""
+        """Handle the receipt or the failure of ``message``."""
 
     def close(self) -> None:
-        """The producer is closed."""
+        """Handle the close of the producer."""
 
 
 class Harmless:
-    """``with Harmless("what"):`` runs user code whose errors are logged and go no further."""
+    """A context for user code, ``with Harmless("what"):``, that logs and suppresses its errors."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -92,14 +93,14 @@ class Harmless:
 
 
 class ConsumerInterceptors:
-    """Calls a consumer's interceptors in their order. ``owner`` is what they get to see."""
+    """Calls a consumer's interceptors in order. They get ``owner`` as the consumer."""
 
     def __init__(self, interceptors: Sequence[ConsumerInterceptor]) -> None:
         self.owner: Any = None
         self._interceptors = interceptors
 
     def before_consume(self, message: Message[Any]) -> Message[Any]:
-        """What the user is to get instead of ``message``."""
+        """Return the message that the user gets instead of ``message``."""
         for interceptor in self._interceptors:
             with Harmless(f"{interceptor!r}.before_consume"):
                 seen = interceptor.before_consume(self.owner, message)
@@ -109,26 +110,26 @@ class ConsumerInterceptors:
         return message
 
     def acknowledged(self, message_ids: Iterable[MessageId]) -> None:
-        """These were acknowledged, one by one."""
+        """Report messages that were acknowledged one by one."""
         for message_id in message_ids:
             for interceptor in self._interceptors:
                 with Harmless(f"{interceptor!r}.on_acknowledge"):
                     interceptor.on_acknowledge(self.owner, message_id, None)
 
     def failed(self, message_id: MessageId, error: VelarayError) -> None:
-        """This one could not be acknowledged."""
+        """Report a message that could not be acknowledged."""
         for interceptor in self._interceptors:
             with Harmless(f"{interceptor!r}.on_acknowledge"):
                 interceptor.on_acknowledge(self.owner, message_id, error)
 
     def acknowledged_cumulatively(self, message_id: MessageId) -> None:
-        """All up to this one were acknowledged."""
+        """Report that all messages up to this one were acknowledged."""
         for interceptor in self._interceptors:
             with Harmless(f"{interceptor!r}.on_acknowledge_cumulative"):
                 interceptor.on_acknowledge_cumulative(self.owner, message_id, None)
 
     def asked_again(self, nacked: set[MessageId], overdue: set[MessageId]) -> None:
-        """Entries are asked for again."""
+        """Report a redelivery request for entries."""
         for interceptor in self._interceptors:
             if nacked:
                 with Harmless(f"{interceptor!r}.on_negative_acks_send"):
@@ -138,21 +139,21 @@ class ConsumerInterceptors:
                     interceptor.on_ack_timeout_send(self.owner, set(overdue))
 
     def close(self) -> None:
-        """The consumer is closed."""
+        """Report the close of the consumer."""
         for interceptor in self._interceptors:
             with Harmless(f"{interceptor!r}.close"):
                 interceptor.close()
 
 
 class ProducerInterceptors:
-    """Calls a producer's interceptors in their order. ``owner`` is what they get to see."""
+    """Calls a producer's interceptors in order. They get ``owner`` as the producer."""
 
     def __init__(self, interceptors: Sequence[ProducerInterceptor]) -> None:
         self.owner: Any = None
         self._interceptors = interceptors
 
     def before_send(self, message: OutgoingMessage) -> OutgoingMessage:
-        """What is to be sent instead of ``message``."""
+        """Return the message that is sent instead of ``message``."""
         for interceptor in self._interceptors:
             with Harmless(f"{interceptor!r}.before_send"):
                 seen = interceptor.before_send(self.owner, message)
@@ -164,13 +165,13 @@ class ProducerInterceptors:
     def acknowledged(
         self, message: OutgoingMessage, message_id: MessageId | None, error: VelarayError | None
     ) -> None:
-        """``message`` is stored, or isn't."""
+        """Report the receipt or the failure of ``message``."""
         for interceptor in self._interceptors:
             with Harmless(f"{interceptor!r}.on_send_acknowledgement"):
                 interceptor.on_send_acknowledgement(self.owner, message, message_id, error)
 
     def close(self) -> None:
-        """The producer is closed."""
+        """Report the close of the producer."""
         for interceptor in self._interceptors:
             with Harmless(f"{interceptor!r}.close"):
                 interceptor.close()

@@ -1,4 +1,4 @@
-"""Handing messages to a listener on the event loop."""
+"""Calls message listeners on the event loop."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from velaray.client.message import Message
 
 
 class Listening:
-    """Hands one consumer's messages to its listener, one after the other.
+    """Passes one consumer's messages to its listener, one after the other.
 
-    What the listener raises is logged; its message stays un-acknowledged. If it returns an
-    awaitable, that is awaited before the next message.
+    An exception of the listener is logged, and its message stays unacknowledged. If the listener
+    returns an awaitable, that is awaited before the next message.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Listening:
                 try:
                     await self._inbox.arrival()
                 except VelarayError:
-                    return  # the consumer is closed, or has failed for good and said so
+                    return  # the consumer is closed, or has failed permanently and logged it
                 continue
             with Harmless("a message listener"):
                 outcome = self._listener(message)
@@ -47,15 +47,15 @@ class Listening:
                     await outcome
 
     def pause(self) -> None:
-        """Call the listener no more, after the call that is under way."""
+        """Stop calling the listener, after the current call."""
         self._running.clear()
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Continue after `pause`."""
         self._running.set()
 
     def stop(self) -> None:
-        """Call the listener never again; unless it's the listener that stops this, cancel it."""
+        """Stop calling the listener; cancel the current call unless that is the caller."""
         self._stopped = True
         if asyncio.current_task() is not self._task:
             self._task.cancel()

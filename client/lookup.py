@@ -1,4 +1,4 @@
-"""Finding out which server has a topic, how many partitions it has, and which topics exist."""
+"""Lookups: the server of a topic, its number of partitions, and the existing topics."""
 
 from __future__ import annotations
 
@@ -29,8 +29,11 @@ logger = logging.getLogger("velaray")
 MAX_REDIRECTS = 20
 
 ATTEMPTS_PER_OPERATION = 3
-"""An answer is waited for this part of the operation timeout: one that is lost, because the
-server that owed it died silently, leaves time to ask again."""
+"""Number of attempts whose response times fit into one operation timeout.
+
+A response can be lost because its server died silently. The limit of an attempt leaves time for
+another one.
+"""
 
 T = TypeVar("T")
 
@@ -38,9 +41,9 @@ T = TypeVar("T")
 async def retrying(
     what: str, seconds: float, attempt: Callable[[], Awaitable[T]], patience: Patience
 ) -> T:
-    """The result of ``attempt``, repeated with back-off while it fails with `TRANSIENT` errors.
+    """Run ``attempt`` and repeat it with back-off while it fails with `TRANSIENT` errors.
 
-    Raises its first other error, or `Timeout` after ``seconds``, which names the last error.
+    Raises its first other error, or `Timeout` after ``seconds``; the text contains the last error.
     """
     backoff = Backoff()
     wait = Wait(what, seconds, patience)
@@ -64,7 +67,7 @@ async def retrying(
 
 
 class Lookup:
-    """Asks the service through its URL, as any server of it can answer.
+    """Sends lookups to the service's URL; any of its servers can answer them.
 
     Each method makes one attempt; callers repeat with `retrying`.
     """
@@ -77,7 +80,7 @@ class Lookup:
         self._timeout = options.operation_timeout_seconds / ATTEMPTS_PER_OPERATION
 
     async def _service(self) -> Connection:
-        # After a failure the next attempt goes to the next address.
+        # After a failure the next attempt uses the next address.
         address = self._addresses[self._turn % len(self._addresses)]
         try:
             return await self._pool.get(address)
@@ -86,18 +89,20 @@ class Lookup:
             raise
 
     async def ask(self, request: Any, timeout: float) -> tuple[str, Any]:
-        """What the service answers to ``request`` within ``timeout`` seconds, and the address
-        of the server that did. Raises what connecting does, and what `Connection.request` does.
+        """Return the response to ``request``, and the address of the server that sent it.
+
+        The response must come within ``timeout`` seconds. Raises the errors of connecting and of
+        `Connection.request`.
         """
         connection = await self._service()
         return connection.address, await connection.request(request, timeout)
 
     async def server_of(self, topic: str) -> Connection:
-        """A connection to the server that has ``topic`` (a plain topic or one partition)."""
+        """Return a connection to the server of ``topic`` (a plain topic or one partition)."""
         connection = await self._service()
         authoritative = False
         for _ in range(MAX_REDIRECTS):
-            asked = connection.address  # a tunnel begins at who answered that there is one
+            asked = connection.address  # a proxied connection goes through the server that answered
             request = pb.CommandLookupTopic(topic=topic, authoritative=authoritative)
             if self._options.listener_name is not None:
                 request.advertised_listener_name = self._options.listener_name
@@ -115,10 +120,10 @@ class Lookup:
         raise LookupError(f"{topic}: more than {MAX_REDIRECTS} redirects")
 
     async def partitions_of(self, topic: str, create: bool = True) -> int:
-        """How many partitions ``topic`` has; 0 if it is a plain topic or one partition.
+        """Return the number of partitions of ``topic``; 0 for a plain topic or one partition.
 
-        Creates the topic if it doesn't exist, the service's policy allows that, and
-        ``create`` is true; else raises `TopicNotFound` for one that doesn't exist.
+        A missing topic is created if the service's policy allows it and ``create`` is true.
+        Otherwise a missing topic raises `TopicNotFound`.
         """
         if create and TopicName.parse(topic).partition >= 0:
             return 0
@@ -132,7 +137,7 @@ class Lookup:
         return int(answer.partitions)
 
     async def topics_of(self, namespace: str, mode: RegexSubscriptionMode) -> list[str]:
-        """The topics of a namespace, without partition suffixes, sorted."""
+        """Return the topics of a namespace, without partition suffixes, sorted."""
         connection = await self._service()
         answer = await connection.request(
             pb.CommandGetTopicsOfNamespace(namespace=namespace, mode=int(mode)),  # type: ignore[arg-type]

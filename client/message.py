@@ -1,4 +1,4 @@
-"""Messages: as a consumer gets them, and as a producer is about to send them."""
+"""Received messages, and outgoing messages of a producer."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from velaray.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 from velaray.wire.schemas import VERSION_BYTES, read_version
 
 LOCAL_CLUSTER_ONLY = "__local__"
-"""The protocol's way to say that a message is not to be replicated."""
+"""The protocol's mark of a message that must not be replicated."""
 
 
 @dataclass(slots=True, eq=False)
 class EntryInfo:
-    """What all messages of one delivered entry have in common."""
+    """The data that all messages of one delivered entry share."""
 
     topic: str
     partition: int
@@ -37,11 +37,11 @@ class EntryInfo:
     batch_size: int = 0
     first_chunk: StoredId | None = None
     generation: int = 0
-    """In which of its sessions the consumer got it, if it moves messages elsewhere."""
+    """The consumer's session in which it was received, if the consumer moves messages."""
     decode: Decode | None = None
-    """How to get its messages' values; None: payloads are what they are."""
+    """The decoder of the messages' values; None: values are the payloads."""
     pairs: bool = False
-    """Whether values are pairs whose first is the message's key."""
+    """Whether values are pairs whose first item is the message's key."""
 
     @property
     def where(self) -> tuple[int, int]:
@@ -49,7 +49,7 @@ class EntryInfo:
         return (self.ledger_id, self.entry_id)
 
     def message_id(self, index: int) -> MessageId:
-        """The id of the message with this index within the batch; -1 if it's no batch."""
+        """The id of the message with this index within the batch; -1 if the entry is no batch."""
         return MessageId(
             self.partition,
             self.ledger_id,
@@ -83,7 +83,9 @@ class Message(Generic[T]):
         return self._payload
 
     def value(self) -> T:
-        """The payload, decoded by the consumer's schema; None for a tombstone, b"" for bytes.
+        """The payload, decoded by the consumer's schema.
+
+        A tombstone is None, and b"" if the schema is bytes.
 
         Raises `UndecodableMessage` if it doesn't fit the schema.
         """
@@ -101,22 +103,22 @@ class Message(Generic[T]):
             raise error.of(self.info.topic, self.message_id(), version) from error
 
     def properties(self) -> dict[str, str]:
-        """What the producer attached, as a new dict."""
+        """The producer's properties, as a new dict."""
         return {pair.key: pair.value for pair in self.metadata.properties}
 
     def partition_key(self) -> str:
-        """The key that chose the partition, "" if there is none."""
+        """The key that chose the partition; "" if there is none."""
         return self.metadata.partition_key
 
     def partition_key_bytes(self) -> bytes:
-        """The key as bytes, for producers that use keys which aren't text."""
+        """The key as bytes, for keys that aren't text."""
         own = self.metadata
         if own.partition_key_b64_encoded:
             return base64.b64decode(own.partition_key)
         return own.partition_key.encode()
 
     def ordering_key(self) -> str:
-        """The key that orders messages of a KeyShared subscription, "" if there is none."""
+        """The key that orders messages of a KeyShared subscription; "" if there is none."""
         return self.metadata.ordering_key.decode("utf-8", "surrogateescape")
 
     def publish_timestamp(self) -> int:
@@ -124,11 +126,11 @@ class Message(Generic[T]):
         return self.info.metadata.publish_time
 
     def event_timestamp(self) -> int:
-        """The time that the producer gave it, in milliseconds since 1970; 0 if none."""
+        """The producer's event time, in milliseconds since 1970; 0 if there is none."""
         return self.metadata.event_time
 
     def message_id(self) -> MessageId:
-        """Where the message is stored."""
+        """The position of the message."""
         return self.info.message_id(self.index)
 
     @property
@@ -137,7 +139,7 @@ class Message(Generic[T]):
         return self.info.where
 
     def topic_name(self) -> str:
-        """The full name of the topic partition that it came from."""
+        """The full name of the topic partition."""
         return self.info.topic
 
     def redelivery_count(self) -> int:
@@ -145,7 +147,7 @@ class Message(Generic[T]):
         return self.info.redelivery_count
 
     def schema_version(self) -> bytes:
-        """The version of the topic's schema that it was written with, b"" if none."""
+        """The version of the topic's schema that the message was written with; b"" if none."""
         return self.info.metadata.schema_version
 
     def producer_name(self) -> str:
@@ -161,7 +163,7 @@ class Message(Generic[T]):
 
     @property
     def metadata(self) -> MessageMetadata | SingleMessageMetadata:
-        """What the producer said of it; of its entry, if it was sent alone."""
+        """The message's metadata, or the entry's if the message was sent alone."""
         if self._single is not None:
             return self._single
         return self.info.metadata if self.index < 0 else PLAIN
@@ -177,13 +179,13 @@ class Message(Generic[T]):
 
 
 def version_of(metadata: MessageMetadata) -> int | None:
-    """The schema version that an entry is stamped with; None: none, or none of Pulsar's."""
+    """The schema version of an entry; None if there is none, or none in Pulsar's form."""
     raw = metadata.schema_version
     return read_version(raw) if len(raw) == VERSION_BYTES else None
 
 
 class Content(NamedTuple):
-    """What a value became: payload and key, and the schema if it isn't the producer's own."""
+    """An encoded value: payload, key, and the schema if it isn't the producer's own."""
 
     payload: bytes | None
     key: str | None
@@ -192,7 +194,7 @@ class Content(NamedTuple):
 
     @property
     def plain(self) -> bool:
-        """Whether there's nothing that a payload and a key of text don't say."""
+        """Whether a payload and a text key describe it completely."""
         return self.schema is None and not self.key_encoded
 
 
@@ -201,7 +203,7 @@ def content_of(
 ) -> Content:
     """Encode ``value`` by the producer's own schema, or by another one.
 
-    Raises `InvalidMessage`, which says what is wrong with the value.
+    Raises `InvalidMessage`; the text describes the error in the value.
     """
     schema = other or own or BYTES
     info = None if other is None else other.info
@@ -217,7 +219,7 @@ def content_of(
 
 
 class OutgoingMessage:
-    """A message on its way to the service; a ``message_router`` gets it to look at."""
+    """A message to send; also passed to a ``message_router``."""
 
     __slots__ = ("_content", "deliver_at", "event_time", "key", "key_encoded", "order_key",
                  "pairs", "replicate_to", "schema", "sequence_id", "transaction")  # fmt: skip
@@ -236,7 +238,7 @@ class OutgoingMessage:
         deliver_after: timedelta | None = None,
         encoded: Content | None = None,
     ) -> None:
-        """``encoded`` is what a schema made of the value, with ``content`` and key from there."""
+        """``encoded`` is the schema's result for the value; content and key are taken from it."""
         if type(content) is not bytes and content is not None:
             content = BYTES.encode(content)
         self._content = content
@@ -274,7 +276,7 @@ class OutgoingMessage:
 
     @property
     def plain(self) -> bool:
-        """Whether there's nothing but content: no key, properties, times or own sequence id."""
+        """Whether there is only content: no key, properties, times or own sequence id."""
         return (
             self.key is None
             and self.pairs is None
@@ -288,12 +290,12 @@ class OutgoingMessage:
 
     @property
     def batchable(self) -> bool:
-        """Whether it may share an entry: what concerns the whole entry keeps it alone."""
+        """Whether it may share an entry: fields that concern the whole entry prevent that."""
         return self.deliver_at is None and not self.replicate_to
 
     @property
     def payload(self) -> bytes:
-        """What is stored: a tombstone's payload is empty."""
+        """The stored payload, which is empty for a tombstone."""
         return self._content or b""
 
     def data(self) -> bytes:
@@ -321,7 +323,7 @@ class OutgoingMessage:
         return self._content is None
 
     def describe(self, into: MessageMetadata | SingleMessageMetadata) -> None:
-        """Write what both kinds of metadata can hold."""
+        """Set the fields that both kinds of metadata have."""
         if self.pairs:
             for name, value in self.pairs.items():
                 into.properties.add(key=name, value=value)

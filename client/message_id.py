@@ -1,4 +1,4 @@
-"""Message ids as users see them, with Pulsar's method names, byte form and order."""
+"""Message ids in the users' form, with Pulsar's method names, byte form and order."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from velaray.events.ids import MessageId as StoredId
 
 @total_ordering
 class MessageId:
-    """Where a message is: ledger, entry, partition and index within its batch.
+    """The position of a message: ledger, entry, partition and index within its batch.
 
-    ``partition`` is -1 for a topic without partitions, ``batch_index`` -1 for a message
-    that was not sent in a batch. Ids of one partition order as the messages do.
-    ``MessageId.earliest`` and ``MessageId.latest`` stand for the two ends of a topic.
+    ``partition`` is -1 for a topic without partitions, ``batch_index`` -1 for a message that was
+    not sent in a batch. Ids of one partition have the order of the messages. ``MessageId.earliest``
+    and ``MessageId.latest`` stand for the two ends of a topic.
     """
 
     __slots__ = ("_batch_index", "_batch_size", "_entry", "_first_chunk", "_ledger", "_partition",
@@ -61,7 +61,7 @@ class MessageId:
         return self._batch_index
 
     def batch_size(self) -> int:
-        """How many messages the batch holds, 0 if the message was sent alone."""
+        """The number of messages in the batch, 0 if the message was sent alone."""
         return self._batch_size
 
     def topic_name(self) -> str | None:
@@ -79,7 +79,7 @@ class MessageId:
         return self._first_chunk
 
     def to_stored(self) -> StoredId:
-        """The same id in the form that journals and wire commands use."""
+        """Return the id in the form of journals and wire commands."""
         return StoredId(
             self._ledger,
             self._entry,
@@ -91,7 +91,7 @@ class MessageId:
 
     @classmethod
     def from_stored(cls, stored: StoredId, topic: str | None = None) -> MessageId:
-        """The user's form of ``stored``."""
+        """Return the user's form of ``stored``."""
         return cls(
             stored.partition,
             stored.ledger_id,
@@ -103,15 +103,15 @@ class MessageId:
         )
 
     def serialize(self) -> bytes:
-        """The byte form, which any Pulsar client can read."""
+        """Return the byte form, which any Pulsar client can read."""
         return self.to_stored().to_bytes()
 
     @staticmethod
     def deserialize(message_id_bytes: bytes, topic: str | None = None) -> MessageId:
-        """Read what `serialize` (or another Pulsar client) wrote.
+        """Read the byte form of `serialize` or another Pulsar client.
 
-        ``topic`` is the message's ``topic_name()``; a consumer of several topics needs it
-        to acknowledge by id. Raises `InvalidMessage` if the bytes are not a message id.
+        ``topic`` is the message's ``topic_name()``; with it, a consumer of several topics can
+        acknowledge by id. Raises `InvalidMessage` if the bytes are not a message id.
         """
         try:
             return MessageId.from_stored(StoredId.from_bytes(message_id_bytes), topic)

@@ -1,9 +1,9 @@
 """The keyword arguments of the client's methods: names, order and defaults are Pulsar's.
 
-Each class lists the parameters of one method in the order of Pulsar's Python client;
-velaray's own come last. A parameter that velaray doesn't support is listed as well, with
-the reason in `unsupported`: giving its default is harmless, anything else is refused with
-`OperationNotSupported`, never ignored.
+Each class lists the parameters of one method in the order of Pulsar's Python client; velaray's own
+parameters come last. Parameters that velaray doesn't support are listed as well, with the reason in
+`unsupported`. Their defaults are accepted; any other value raises `OperationNotSupported` and is
+never ignored.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _CHUNK_EVICTION = "incomplete chunked messages are always redelivered, never sil
 
 @dataclass(frozen=True, kw_only=False)
 class Options:
-    """Base: refuses what isn't supported, then checks the values."""
+    """Base class: refuses unsupported parameters, then checks the values."""
 
     unsupported: ClassVar[Mapping[str, str]] = {}
 
@@ -93,16 +93,16 @@ class Options:
 class ClientOptions(Options):
     """Parameters of `velaray.Client`.
 
-    service_url: ``pulsar://host:port``, several addresses of one cluster separated by commas; or
-        an `AutoClusterFailover` or `ServiceInfoProvider`, which say themselves how to connect.
+    service_url: ``pulsar://host:port``, several addresses of one cluster separated by commas; or an
+        `AutoClusterFailover` or `ServiceInfoProvider`, which provide the addresses.
     authentication: credentials, e.g. ``AuthenticationToken("…")``.
     operation_timeout_seconds: limit for creating producers, subscribing, seeking and the
         like, retries included.
     connection_timeout_ms: limit for one connection attempt, handshake included.
-    listener_name: the advertised listener to ask for in look-ups.
-    message_listener_threads: how many threads call the listeners of consumers and readers;
-        each consumer's messages are handed over by one of them, in order.
-    keep_alive_interval_seconds: a connection silent for two intervals is given up.
+    listener_name: the advertised listener to request in lookups.
+    message_listener_threads: how many threads call the listeners of consumers and readers; one
+        thread passes all messages of a consumer, in order.
+    keep_alive_interval_seconds: a connection that is silent for two intervals is closed.
     """
 
     unsupported = {  # noqa: RUF012
@@ -162,17 +162,18 @@ class ProducerOptions(Options, Generic[T]):
 
     schema: how values become payloads, one of `velaray.schema`'s; by default they are bytes.
     producer_name: unique per topic; needed for de-duplication across restarts.
-    initial_sequence_id: the first message gets this plus one; by default the service says
-        where a producer of this name left off.
-    send_timeout_millis: a message without receipt after this fails with `Timeout`;
-        0 waits for ever.
-    max_pending_messages: messages without receipt, per partition; with
-        ``max_pending_messages_across_partitions`` as limit for all. This bounds memory.
-    block_if_queue_full: wait for room instead of failing with `ProducerQueueIsFull`.
+    initial_sequence_id: the first message gets this plus one; by default the service returns the
+        last sequence id of this producer name.
+    send_timeout_millis: a message without a receipt after this time fails with `Timeout`; 0 waits
+        for ever.
+    max_pending_messages: limit of messages without a receipt, per partition;
+        ``max_pending_messages_across_partitions`` is the limit for all partitions. This bounds
+        memory.
+    block_if_queue_full: wait for a free place instead of failing with `ProducerQueueIsFull`.
     batching_enabled, batching_max_messages, batching_max_allowed_size_in_bytes,
-        batching_max_publish_delay_ms: put messages together until one limit is reached.
-    chunking_enabled: cut messages above the service's limit into chunks.
-    message_routing_mode, message_router: the partition of messages without key;
+        batching_max_publish_delay_ms: batch messages until one limit is reached.
+    chunking_enabled: divide messages above the service's limit into chunks.
+    message_routing_mode, message_router: the partition of messages without a key;
         ``message_router(message, partition_count)`` decides for every message.
     access_mode: see `ProducerAccessMode`.
     interceptors: `ProducerInterceptor` objects, called in this order.
@@ -231,7 +232,7 @@ class ProducerOptions(Options, Generic[T]):
 
 @dataclass(frozen=True)
 class AioProducerOptions(ProducerOptions[T]):
-    """As `ProducerOptions`, with batching on: the default of Pulsar's asyncio client."""
+    """`ProducerOptions` with batching on, the default of Pulsar's asyncio client."""
 
     batching_enabled: bool = True
 
@@ -242,31 +243,31 @@ class ConsumerOptions(Options, Generic[T]):
 
     topic: a name, a list of names, or a compiled pattern for names of one namespace.
     schema: how payloads become values, one of `velaray.schema`'s; by default they are bytes.
-    receiver_queue_size: messages that wait in the client, per partition; all partitions
-        together at most ``max_total_receiver_queue_size_across_partitions``. This bounds
-        memory. 0 fetches one message per ``receive``, for a single topic partition.
-    unacked_messages_timeout_ms: redeliver what isn't acknowledged in this time
-        (at least 10000; off by default).
+    receiver_queue_size: limit of messages that wait in the client, per partition. The limit for all
+        partitions is ``max_total_receiver_queue_size_across_partitions``. This bounds memory. 0
+        fetches one message per ``receive``, for a single topic partition.
+    unacked_messages_timeout_ms: redeliver messages that aren't acknowledged in this time (at least
+        10000; off by default).
     negative_ack_redelivery_delay_ms: wait this long before asking for redelivery.
     start_message_id_inclusive: after ``seek(id)`` the message ``id`` itself comes first.
-    batch_index_ack_enabled: acknowledge parts of a batch; otherwise a batch is
-        acknowledged when all of its messages are.
-    pattern_auto_discovery_period: seconds between looks for new topics of a pattern.
-    replicate_subscription_state_enabled: what the subscription has goes to the clusters that
+    batch_index_ack_enabled: acknowledge single messages of a batch; otherwise a batch is
+        acknowledged when all its messages are.
+    pattern_auto_discovery_period: seconds between checks for new topics of a pattern.
+    replicate_subscription_state_enabled: replicate the subscription's position to the clusters that
         its topics are replicated to.
-    max_pending_chunked_message: incomplete chunked messages kept; 0 is no limit.
-    ack_group_time_ms: acknowledgements are sent together after this time (or when 1000
-        wait); 0 sends each at once.
+    max_pending_chunked_message: limit of incomplete chunked messages; 0 is no limit.
+    ack_group_time_ms: acknowledgements are sent as a group after this time (or when 1000 wait); 0
+        sends each at once.
     ack_receipt_enabled: ``acknowledge`` waits until the acknowledgement is durable.
-    dead_letter_policy: where messages go that were delivered too often.
+    dead_letter_policy: the target of messages that were delivered too often.
     enable_retry: subscribe to the retry topic as well, for ``reconsume_later``.
     negative_ack_redelivery_backoff: a delay for each message instead of
         ``negative_ack_redelivery_delay_ms``, e.g. `MultiplierRedeliveryBackoff`.
     ack_timeout_redelivery_backoff: a delay on top of ``unacked_messages_timeout_ms``.
-    message_listener: called with (consumer, message) for every message, on one of the
-        client's ``message_listener_threads``, in order; ``receive`` is refused then. What it
-        raises is logged, and the message stays un-acknowledged. The asyncio client calls it
-        on the event loop and awaits what it returns if that is awaitable.
+    message_listener: called with (consumer, message) for every message, on one of the client's
+        ``message_listener_threads``, in order; ``receive`` is refused then. Exceptions of the
+        listener are logged, and the message stays unacknowledged. The asyncio client calls it on
+        the event loop and awaits its result if that is awaitable.
     interceptors: `ConsumerInterceptor` objects, called in this order.
     """
 
@@ -341,7 +342,7 @@ class ConsumerOptions(Options, Generic[T]):
 
 @dataclass(frozen=True)
 class AioConsumerOptions(ConsumerOptions[T]):
-    """As `ConsumerOptions`; ``is_pattern_topic=True`` reads a str ``topic`` as a pattern."""
+    """`ConsumerOptions` where ``is_pattern_topic=True`` makes a str ``topic`` a pattern."""
 
     is_pattern_topic: bool = False
 
@@ -353,10 +354,10 @@ class ReaderOptions(Options, Generic[T]):
     start_message_id: the first message read is the one after it, or it itself with
         ``start_message_id_inclusive``.
     schema: how payloads become values; by default they are bytes.
-    receiver_queue_size: messages that wait in the client. This bounds memory.
-    subscription_role_prefix: put before the generated subscription name.
+    receiver_queue_size: limit of messages that wait in the client. This bounds memory.
+    subscription_role_prefix: prefix of the generated subscription name.
     reader_listener: called with (reader, message); as a consumer's ``message_listener``.
-    max_pending_chunked_message: incomplete chunked messages kept; 0 is no limit.
+    max_pending_chunked_message: limit of incomplete chunked messages; 0 is no limit.
     """
 
     unsupported = {  # noqa: RUF012

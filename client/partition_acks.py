@@ -1,4 +1,4 @@
-"""Acknowledging messages of one topic partition, by themselves or in transactions."""
+"""Acknowledging messages of one topic partition, with or without a transaction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from velaray.events.ids import TopicName
 
 
 class PartitionAcks:
-    """Notes what the user acknowledges, tells interceptors, and stops its redelivery."""
+    """Records the user's acknowledgements, informs interceptors, and cancels redelivery."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class PartitionAcks:
         self._interceptors = interceptors
 
     def acknowledge(self, message_id: MessageId) -> None:
-        """Put an acknowledgement into the next group. Raises as `AckTracker.individual`."""
+        """Add an acknowledgement to the next group. Raises as `AckTracker.individual`."""
         try:
             self.note(message_id)
         except InvalidMessage as error:
@@ -46,13 +46,13 @@ class PartitionAcks:
             self._interceptors.acknowledged([message_id])
 
     def note(self, message_id: MessageId) -> None:
-        """`acknowledge` without telling interceptors."""
+        """Acknowledge as `acknowledge`, without informing interceptors."""
         if self._sending.tracker.individual(message_id):
             self.finished((message_id.ledger_id(), message_id.entry_id()))
         self._sending.schedule()
 
     def acknowledge_indexes(self, info: EntryInfo, indexes: Sequence[int]) -> None:
-        """Put an acknowledgement of several messages of one entry into the next group."""
+        """Add an acknowledgement of several messages of one entry to the next group."""
         bits = bits_at(indexes) if info.batch_size else 0
         if self._sending.tracker.individual_bits(info.where, info.batch_size, bits):
             self.finished(info.where)
@@ -69,12 +69,12 @@ class PartitionAcks:
             self._interceptors.acknowledged([info.message_id(index)])
 
     def finished(self, where: Where) -> None:
-        """All of an entry is acknowledged: it isn't asked for again."""
+        """Cancel the redelivery of a completely acknowledged entry."""
         self._redelivery.finished(where)
         self._position.finished(where)
 
     def acknowledge_cumulative(self, message_id: MessageId) -> None:
-        """Put an acknowledgement of everything up to ``message_id`` into the next group."""
+        """Add an acknowledgement of everything up to ``message_id`` to the next group."""
         done = self._sending.tracker.cumulative(message_id)
         self._redelivery.finished_until(done)
         self._sending.schedule()
@@ -82,10 +82,10 @@ class PartitionAcks:
             self._interceptors.acknowledged_cumulatively(message_id)
 
     async def acknowledge_in(self, txn: Transaction, acks: Mapping[Where, Part]) -> None:
-        """Acknowledge messages of these entries in a transaction; all of them, or none.
+        """Acknowledge messages of these entries in a transaction: all of them, or none.
 
-        Returns when the service has it. Raises its refusal, or `Timeout` if the outcome is
-        unknown.
+        Returns when the service has recorded it. Raises the service's refusal, or `Timeout` if the
+        outcome is unknown.
         """
         interceptors, moves = self._interceptors, self._sending.moves
         try:
@@ -104,7 +104,7 @@ class PartitionAcks:
 
         def ended(committed: bool) -> None:
             if moves != self._sending.moves:
-                return  # a seek has made it void
+                return  # a seek invalidated it
             for where, (size, bits) in acks.items():
                 if tracker.out_of_transaction(where, size, bits, committed):
                     self.finished(where)

@@ -45,34 +45,34 @@ from velaray.wire.messages import message_count
 logger = logging.getLogger("velaray")
 
 _TRANSIENT: tuple[type[VelarayError], ...] = (*TRANSIENT, ConsumerBusy, ConsumerAssignError)
-"""What a consumer that was subscribed before tries to get over: its old self may linger."""
+"""Errors that a formerly subscribed consumer retries: its former session may still exist."""
 
 
 class Inbox(Protocol):
-    """Where a partition's messages go to wait for the user."""
+    """The queue of a partition's messages for the user."""
 
     def __len__(self) -> int:
-        """How many messages wait."""
+        """Number of waiting messages."""
 
     def put(self, block: Block) -> None:
-        """Messages arrived."""
+        """Add messages."""
 
     def drop(self, part: PartitionConsumer) -> int:
-        """Forget the partition's messages that wait; returns how many there were."""
+        """Drop the partition's waiting messages; return their number."""
 
     def attached(self, part: PartitionConsumer) -> None:
-        """The partition is subscribed (again) and may be asked for messages."""
+        """Handle a new subscribing: the partition may be asked for messages."""
 
     def failed(self, part: PartitionConsumer, error: VelarayError) -> None:
-        """The partition will deliver nothing more."""
+        """Handle a permanent failure: the partition delivers nothing more."""
 
 
 class PartitionConsumer:
-    """Keeps a subscription on one topic partition alive and in step.
+    """Maintains the subscription of a consumer on one topic partition.
 
-    After a lost connection it subscribes again, with backoff, until it is closed or the
-    service refuses for good; messages that waited in the inbox are dropped then, since the
-    service delivers them again.
+    After a lost connection it subscribes again, with back-off, until it is closed or the service
+    refuses permanently. Messages that wait in the inbox are dropped then, since the service
+    redelivers them.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class PartitionConsumer:
         self._subscription = subscription
         self._inbox = inbox
         self._dead_letters = extras.dead_letters
-        self._epoch = 0  # how often everything was asked for again
+        self._epoch = 0  # number of requests to redeliver everything
         self._ready = asyncio.Event()
         self._reconnecting: asyncio.Task[None] | None = None
         self._sending = Acknowledger(core, subscription, self)
@@ -121,18 +121,18 @@ class PartitionConsumer:
         await self._core.retrying(what, self._subscribe)
 
     def start_in_background(self) -> None:
-        """Subscribe as soon as possible, trying until it works or is refused for good."""
+        """Subscribe in the background; repeat until it succeeds or is refused permanently."""
         self._reconnecting = self._core.spawn(self._reconnect())
 
     async def _subscribe(self) -> None:
-        """One attempt to subscribe, then ask for messages."""
+        """Make one attempt to subscribe, then ask for messages."""
         connection = await self._core.lookup.server_of(self.topic)
         self._restart()
         connection.consumers[self.consumer_id] = self
         try:
             await connection.request(self._command(), self._core.attempt_timeout)
         except (Timeout, asyncio.CancelledError):
-            # The service may subscribe us all the same: undo that.
+            # The service may still subscribe this consumer: undo that.
             if not self._core.closed:
                 self._core.spawn(self._core.close_quietly(connection, self._close_command()))
             raise
@@ -149,7 +149,7 @@ class PartitionConsumer:
         self._inbox.attached(self)
 
     def _restart(self) -> None:
-        """Begin a new generation: what was delivered before and not taken comes again."""
+        """Begin a new generation: delivered messages that the user didn't take are redelivered."""
         self._inbox.drop(self)
         self.permits.restart()
         oldest = self._reader.oldest_chunk()
@@ -179,17 +179,17 @@ class PartitionConsumer:
     # --- permits and messages ---
 
     def pause(self, paused: bool) -> None:
-        """Ask for no more messages, or for all that were not asked for meanwhile."""
+        """Withhold permits, or send those that were withheld."""
         self.permits.pause(paused)
         if not paused and self.connection is not None:
             self._inbox.attached(self)
 
     def on_message(self, delivery: Delivery, entry: bytes) -> None:
-        """An entry arrived: hand its messages to the inbox."""
+        """Add the messages of a delivered entry to the inbox."""
         where = (delivery.ledger_id, delivery.entry_id)
         if delivery.consumer_epoch is not None and delivery.consumer_epoch < self._epoch:
             self.permits.settle(_debited(delivery, entry), 0)
-            return  # it was under way when everything was asked for again, and comes again
+            return  # sent before everything was requested again; it is redelivered
         self._tail.came(where)
         self.position.delivered = True
         opened = self._reader.read(delivery, entry)
@@ -240,18 +240,18 @@ class PartitionConsumer:
             self._again.nack(abandoned)
 
     def on_end_of_topic(self) -> None:
-        """Nothing more will come; whoever waits keeps waiting, as the topic may be reset."""
+        """Handle the end of the topic. Waiting calls keep waiting, as the topic may be reset."""
         logger.info("%s is terminated and was delivered completely", self.topic)
 
     def received(self, info: EntryInfo) -> None:
-        """The user got a message of this entry: its acknowledgement is due."""
+        """Note that the user got a message of this entry, and begin its acknowledgement timeout."""
         if self._subscription.ack_timeout_seconds is not None:
             self._again.received(info)
 
     # --- redelivery ---
 
     def negative_acknowledge(self, message: Message[Any] | MessageId) -> None:
-        """Have the message's entry delivered again after the configured delay."""
+        """Request redelivery of the message's entry after the configured delay."""
         if isinstance(message, Message):
             info = message.info
             self._again.nack(info.where, info.redelivery_count, message.index)
@@ -260,12 +260,12 @@ class PartitionConsumer:
             self._again.nack(where, index=message.batch_index())
 
     def ask_again(self, entries: Sequence[Where]) -> None:
-        """Ask the service for these entries, or for all if it gives them in order."""
+        """Request redelivery of these entries, or of all if the subscription keeps order."""
         if not self._subscription.shared:
             self.redeliver_all()
             return
         if self.connection is None:
-            return  # subscribing again brings them back
+            return  # subscribing again redelivers them
         request = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=self.consumer_id)
         for entry in entries:
             for ledger, number in self._sending.tracker.parts_of(entry):
@@ -273,13 +273,13 @@ class PartitionConsumer:
         self.connection.send(request)
 
     def entry_id(self, where: Where) -> MessageId:
-        """The id of an entry, of no message of it in particular."""
+        """The id of an entry, without a batch index."""
         return MessageId(self.partition, *where, topic=self.topic)
 
     async def move(
         self, message: Message[Any], dead_letter: Addressed, txn: Transaction | None
     ) -> None:
-        """Send the message's copy where it goes, and acknowledge the message."""
+        """Send the message's copy to its target, and acknowledge the message."""
         dead_letters = self._dead_letters
         assert dead_letters is not None
         if txn is None:
@@ -290,18 +290,18 @@ class PartitionConsumer:
         await self.acks.acknowledge_in(txn, {where: (size, bits)})
 
     async def settle(self, message: Message[Any]) -> bool:
-        """Acknowledge a message that went elsewhere and return when that is durable.
+        """Acknowledge a moved message; returns when the acknowledgement is durable.
 
-        True if no other consumer can have got it meanwhile.
+        True if no other consumer can have received the message meanwhile.
         """
         self.acks.acknowledge_elsewhere(message.info, message.index)
         await self.acks.receipt()
         return message.info.generation == self.permits.generation
 
     def redeliver_all(self) -> None:
-        """Have everything delivered again that isn't acknowledged.
+        """Request redelivery of everything unacknowledged.
 
-        To consumers that get messages in order nothing comes before it that was under way.
+        Consumers that get messages in order drop the deliveries that are still under way.
         """
         self._again.clear()
         self._reader.forget_chunks()
@@ -319,7 +319,10 @@ class PartitionConsumer:
     # --- requests ---
 
     async def attached(self) -> Connection:
-        """The connection, as soon as there is one. Raises the error that ended the consumer."""
+        """Return the connection, as soon as there is one.
+
+        Raises the error that ended the consumer.
+        """
         while self.connection is None:
             if self.error is not None:
                 raise self.error
@@ -337,7 +340,8 @@ class PartitionConsumer:
                 seek.message_id.CopyFrom(target.to_stored().to_proto())
             else:
                 seek.message_publish_time = target
-            # The service closes the consumer before it answers; subscribing again must know.
+            # The service closes the consumer before it answers, so set the target before
+            # subscribing again.
             self.position.sought = target
             try:
                 await connection.request(seek, self._core.attempt_timeout)
@@ -381,9 +385,9 @@ class PartitionConsumer:
     # --- losing and regaining the connection ---
 
     def on_closed(self, connection: Connection) -> None:
-        """The connection or the subscription's hold is gone: subscribe again."""
+        """Subscribe again after the loss of the connection or of the subscription."""
         if connection is not self.connection:
-            return  # lost while subscribing: whoever subscribes finds out
+            return  # lost while subscribing: that attempt fails
         self.connection = None
         if self.error is None and not self._core.closed:
             self._reconnecting = self._core.spawn(self._reconnect())
@@ -416,7 +420,7 @@ class PartitionConsumer:
         self._inbox.failed(self, error)
 
     def stop(self) -> None:
-        """Leave at once; what is not acknowledged goes to other consumers."""
+        """Leave at once; unacknowledged messages go to other consumers."""
         self._fail(AlreadyClosed(f"the consumer of {self.topic} is closed"))
         if self._reconnecting is not None:
             self._reconnecting.cancel()
@@ -439,10 +443,10 @@ class PartitionConsumer:
 
 
 def _debited(delivery: Delivery, entry: bytes) -> int:
-    """How many permits a delivery took."""
+    """The number of permits that a delivery used."""
     if delivery.ack_set:
         return bits_of(delivery.ack_set).bit_count()
     try:
         return message_count(entry)
     except MalformedEntryError:
-        return 1  # the reader would say so, and take one
+        return 1  # the reader would report it, and use one permit

@@ -46,17 +46,19 @@ _TRANSIENT: tuple[type[VelarayError], ...] = (
     ProducerBlockedQuotaExceededError,
     ProducerBlockedQuotaExceededException,
 )
-"""What a producer that was registered before tries to get over: its old self may linger, and
-a backlog may be consumed."""
+"""Errors that a formerly registered producer retries.
+
+Its former session may still exist, and a backlog may be consumed.
+"""
 
 
 class PartitionProducer:
     """Sends entries in order and completes each message exactly once.
 
-    Entries without receipt are kept and sent again, in order and with the same sequence
-    ids, after a reconnect; the service drops those that it has already if de-duplication
-    is on for the topic. Reconnecting goes on, with backoff, until the producer is closed
-    or the service refuses for good; messages fail by their send timeout meanwhile.
+    Entries without a receipt are kept. After a reconnect they are sent again, in order and with the
+    same sequence ids. The service drops those that it already has if de-duplication is on for the
+    topic. Reconnecting is repeated, with back-off, until the producer is closed or the service
+    refuses permanently. Messages can fail by their send timeout meanwhile.
     """
 
     def __init__(
@@ -69,7 +71,10 @@ class PartitionProducer:
         initial_subscription: str | None = None,
         schema: SchemaInfo | None = None,
     ) -> None:
-        """The service forgets a name that isn't ours when the producer is closed."""
+        """Whether the name is the user's.
+
+        The service deletes other names when the producer is closed.
+        """
         self.topic = str(topic)
         self.partition = topic.partition
         self.name = options.producer_name or ""
@@ -90,7 +95,7 @@ class PartitionProducer:
         self._begun = asyncio.Event()
         self._early: list[Callable[[], None]] = []
         self._awaited: set[asyncio.Future[None]] = set()
-        self._elsewhere = False  # since the client went to another cluster
+        self._elsewhere = False  # set after a switch to another cluster
         core.when_switched.add(self._switched)
 
     # --- registration ---
@@ -102,18 +107,19 @@ class PartitionProducer:
 
     @property
     def begun(self) -> bool:
-        """Whether it was registered once."""
+        """Whether the producer was registered at least once."""
         return self._batches.builder is not None
 
     @property
     def started(self) -> bool:
-        """Whether it was registered before or is being registered."""
+        """Whether the producer was registered before, or is being registered."""
         return self.begun or self._reconnecting is not None
 
     async def start(self) -> None:
         """Register. Raises the service's refusal, or `Timeout`.
 
-        With `ProducerAccessMode.WaitForExclusive` there's no timeout: it waits its turn.
+        With `ProducerAccessMode.WaitForExclusive` there is no timeout: the call waits for exclusive
+        access.
         """
         if self._options.access_mode != ProducerAccessMode.WaitForExclusive:
             await self._core.retrying(f"creating a producer on {self.topic}", self._register)
@@ -127,19 +133,19 @@ class PartitionProducer:
                 await backoff.wait()
 
     def start_lazily(self) -> None:
-        """Register in the background; messages wait for it."""
+        """Register in the background; messages wait until then."""
         if not self.started and self.error is None:
             self._reconnecting = self._core.spawn(self._reconnect())
 
     async def ready(self) -> None:
-        """Wait until it was registered once. Raises the error that ended it."""
+        """Wait until the producer was registered once. Raises the error that ended it."""
         if self.error is None:
             await self._begun.wait()
         if self.error is not None:
             raise self.error
 
     async def _register(self, wait_for_turn: bool = False) -> None:
-        """One attempt to register, then send what is pending."""
+        """Make one attempt to register, then send the pending entries."""
         versions = await self._versions_elsewhere() if self._elsewhere else {}
         connection = await self._core.lookup.server_of(self.topic)
         connection.producers[self._id] = self
@@ -147,7 +153,7 @@ class PartitionProducer:
         try:
             answer = await connection.request(self._registration.command(self.name), timeout)
         except (Timeout, asyncio.CancelledError):
-            # The service may register us all the same: undo that.
+            # The service may still register this producer: undo that.
             if not self._core.closed:
                 close = pb.CommandCloseProducer(producer_id=self._id)
                 self._core.spawn(self._core.close_quietly(connection, close))
@@ -188,7 +194,7 @@ class PartitionProducer:
 
     @property
     def batch_open(self) -> bool:
-        """Whether a batch was begun that takes more messages."""
+        """Whether there is an open batch that takes more messages."""
         return self._batches.open
 
     def send(self, message: OutgoingMessage, done: Done) -> None:
@@ -211,14 +217,14 @@ class PartitionProducer:
 
     @property
     def batch_limit(self) -> int:
-        """How large the payload of a batch may be; known once it's `ready`."""
+        """Largest payload of a batch; known when the producer is `ready`."""
         assert self._batches.builder is not None
         return self._batches.builder.batch_limit
 
     def send_batch(
         self, batch: PackedBatch, done: EntryDone, transaction: TransactionId | None = None
     ) -> None:
-        """Send an entry of its own; ``done`` is called exactly once, later or now."""
+        """Send a packed batch as an entry; ``done`` is called exactly once, later or now."""
         if self.error is not None:
             self._pending.fail(done, self.error)
             return
@@ -231,14 +237,17 @@ class PartitionProducer:
     # --- schemas of single messages ---
 
     def _learn(self, schema: SchemaInfo, message: OutgoingMessage, done: Done) -> None:
-        """Register the message's schema; it fails alone, and those after it wait meanwhile."""
+        """Register the message's schema, while later messages wait.
+
+        If the schema is refused only this message fails.
+        """
 
         switches = self._core.switches
 
         def learned(learning: asyncio.Task[bytes]) -> None:
             self._learning = None
             if switches != self._core.switches and not learning.cancelled():
-                self._learn(schema, message, done)  # it may have another version there
+                self._learn(schema, message, done)  # the version may differ in another cluster
                 return
             if learning.cancelled():
                 closed = AlreadyClosed(f"the producer on {self.topic} is closed")
@@ -252,7 +261,7 @@ class PartitionProducer:
             self._send_early()
 
         self._learning = self._core.spawn(self._core.schemas.version_of(self.topic, schema))
-        # A task that is cancelled before its first step does nothing by itself.
+        # A task that is cancelled before its first step doesn't run its own cleanup.
         self._learning.add_done_callback(learned)
 
     def flush_batch(self) -> None:
@@ -265,14 +274,14 @@ class PartitionProducer:
             self._connection.send_entry(sent.header, entry.data)
 
     def awaits(self, joining: asyncio.Future[None]) -> None:
-        """Messages come when this is done: `flush` waits for them as well."""
+        """Make `flush` wait for ``joining``, after which more messages are sent."""
         self._awaited.add(joining)
         joining.add_done_callback(self._awaited.discard)
 
     async def flush(self) -> None:
         """Wait until every message taken so far is stored.
 
-        Raises the error of one that failed meanwhile; the others are complete as well then.
+        Raises the error of a message that failed meanwhile; all others are complete then, too.
         """
         failures = self._pending.failures
         if self._awaited:
@@ -287,7 +296,7 @@ class PartitionProducer:
             raise self._pending.last_failure
 
     def _reach(self, reached: asyncio.Future[None]) -> None:
-        """Everything before this is on its way, unless a message waits for its schema."""
+        """Wait until all earlier messages are sent, except those that wait for a schema."""
         if self._learning is not None:
             self._early.append(partial(self._reach, reached))
         elif not reached.done():
@@ -296,7 +305,7 @@ class PartitionProducer:
     # --- receipts ---
 
     def on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
-        """Complete the oldest entry; a receipt for another one ends the connection."""
+        """Complete the oldest entry; a receipt for another entry closes the connection."""
         try:
             sent = self._pending.take_receipt(receipt.sequence_id)
         except NotConnected as error:
@@ -318,15 +327,15 @@ class PartitionProducer:
     # --- losing and regaining the connection ---
 
     def on_closed(self, connection: Connection) -> None:
-        """The connection or the registration is gone: get a new one."""
+        """Register again after the loss of the connection or of the registration."""
         if connection is not self._connection:
-            return  # lost while registering: whoever registers finds out
+            return  # lost while registering: that attempt fails
         self._connection = None
         if self.error is None and not self._core.closed:
             self._reconnecting = self._core.spawn(self._reconnect())
 
     def _switched(self) -> None:
-        """The client goes to another cluster, which doesn't know this one's transactions."""
+        """Handle a switch to another cluster, which doesn't have this cluster's transactions."""
         self._elsewhere = True
         self._registration.leave_cluster()
         self._schemas.leave_cluster()
@@ -335,9 +344,9 @@ class PartitionProducer:
         self._pending.give_up(lambda entry: entry.transaction is not None, error)
 
     async def _versions_elsewhere(self) -> dict[SchemaInfo, bytes]:
-        """The versions of the pending entries' schemas in the cluster that the client goes to.
+        """Return the versions of the pending entries' schemas in the new cluster.
 
-        Entries whose schema is refused there fail.
+        Entries whose schema the cluster refuses fail.
         """
         self.flush_batch()
 
@@ -350,7 +359,7 @@ class PartitionProducer:
     def _arrived(
         self, versions: dict[SchemaInfo, bytes], answer: pb.CommandProducerSuccess
     ) -> None:
-        """Registered in another cluster: stamp the pending entries with versions of it."""
+        """Stamp the pending entries with the versions of the new cluster."""
         self.flush_batch()
         self._elsewhere = False
         self._batches.forget_schema()
@@ -381,7 +390,7 @@ class PartitionProducer:
     # --- the end ---
 
     def _fail(self, error: VelarayError) -> None:
-        """Nothing can be sent any more: complete everything with ``error``."""
+        """Complete everything with ``error``: nothing can be sent any more."""
         if self.error is None:
             self.error = error
         self._core.when_switched.discard(self._switched)
@@ -394,7 +403,7 @@ class PartitionProducer:
         self._pending.fail_all(pending, error)
 
     def stop(self) -> None:
-        """Give up: messages that are not stored yet fail with `AlreadyClosed`."""
+        """Stop at once: messages without a receipt fail with `AlreadyClosed`."""
         self._fail(AlreadyClosed(f"the producer on {self.topic} is closed"))
         if self._reconnecting is not None:
             self._reconnecting.cancel()
@@ -403,14 +412,14 @@ class PartitionProducer:
             connection.producers.pop(self._id, None)
 
     async def close(self) -> None:
-        """Wait for the receipts of what was sent, at most one operation timeout, then stop."""
+        """Wait for pending receipts for at most one operation timeout, then stop."""
         try:
             async with asyncio.timeout(self._core.timeout):
                 await self.flush()
         except TimeoutError:
             logger.warning("producer on %s closes with messages unsent", self.topic)
         except VelarayError as error:
-            # Whoever sent the message has been told.
+            # The message's callback has the error already.
             logger.debug("producer on %s closes after a failure: %s", self.topic, error)
         connection = self._connection
         self.stop()

@@ -1,4 +1,4 @@
-"""Telling the user of a client that it keeps trying."""
+"""Warnings for the user of a client that keeps retrying."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ TELL_EVERY_S = 2.0
 
 
 class Patience:
-    """What a client's operations share: one warning every two seconds, however many wait."""
+    """The warnings of all operations of a client: at most one every two seconds."""
 
     def __init__(self, connecting: Callable[[], str | None]) -> None:
-        """``connecting``: the address that is being connected to, if any."""
+        """``connecting``: the address of the current connection attempt, if there is one."""
         self._connecting = connecting
         self._quiet_until = float("-inf")
 
     def tell(self, what: str, passed: float, seconds: float, error: Exception | None) -> None:
-        """Warn that an operation isn't done; not if a server that is there takes its time."""
+        """Warn that an operation isn't complete, unless a reachable server is only slow."""
         address = self._connecting()
         now = asyncio.get_running_loop().time()
         if (error is None and address is None) or now < self._quiet_until:
@@ -33,11 +33,11 @@ class Patience:
 
 
 class Wait:
-    """One operation: it tells after a second that it isn't done, and then every two seconds."""
+    """One operation: warns after one second without completion, and then every two seconds."""
 
     def __init__(self, what: str, seconds: float, patience: Patience) -> None:
         self.error: Exception | None = None
-        """Of the last attempt that failed."""
+        """The error of the last failed attempt."""
         self._what = what
         self._seconds = seconds
         self._patience = patience
@@ -53,6 +53,6 @@ class Wait:
         self._timer = self._loop.call_later(TELL_EVERY_S, self._tell)
 
     def end(self) -> None:
-        """Tell no more."""
+        """Stop the warnings."""
         if self._timer is not None:
             self._timer.cancel()

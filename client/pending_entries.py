@@ -1,4 +1,4 @@
-"""The entries of one producer that have no receipt yet, and how they end."""
+"""The entries of one producer that have no receipt yet, and their completion."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from velaray.wire.commands import entry_header
 
 
 class SentEntry:
-    """An entry without receipt."""
+    """An entry without a receipt."""
 
     __slots__ = ("deadline", "entry", "flushed", "header", "number", "producer_id")
 
@@ -30,7 +30,7 @@ class SentEntry:
         self.flushed: list[asyncio.Future[None]] = []
 
     def stamp(self, versions: Mapping[SchemaInfo, bytes]) -> None:
-        """Give the entry its schema's version in the cluster that the producer connected to."""
+        """Stamp the entry with its schema's version in the current cluster."""
         version = versions.get(self.entry.schema) if self.entry.schema else None
         if version is not None:
             self.entry = self.entry.stamped(version)
@@ -50,10 +50,10 @@ def _header(producer_id: int, entry: Entry) -> bytes:
 
 
 class PendingEntries:
-    """Entries without receipt, in the order in which they were sent.
+    """Entries without a receipt, in the order of sending.
 
     Each entry ends exactly once: with its receipt, with its send timeout, or with an error of the
-    producer. Its end calls the callbacks of its messages.
+    producer. The callbacks of its messages are called then.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class PendingEntries:
         producer_id: int,
         timeout_millis: int,
     ) -> None:
-        """``timeout_millis`` is the send timeout; 0 means none."""
+        """``timeout_millis`` is the send timeout; 0 is no timeout."""
         self.entries: deque[SentEntry] = deque()
         self.failures = 0
-        """How many messages failed."""
+        """Number of failed messages."""
         self.last_failure: VelarayError | None = None
         self._loop = loop
         self._topic = topic
@@ -87,10 +87,10 @@ class PendingEntries:
         return sent
 
     def take_receipt(self, sequence_id: int) -> SentEntry | None:
-        """Remove and return the oldest entry, which this receipt is for.
+        """Remove and return the oldest entry, to which this receipt belongs.
 
-        Returns None if the receipt is for an entry that ended before. Raises `NotConnected` if
-        the receipt is for a later entry: the connection has lost a receipt.
+        Returns None if the receipt belongs to an entry that has ended. Raises `NotConnected` if it
+        belongs to a later entry: a receipt was lost then.
         """
         if not self.entries or sequence_id < self.entries[0].entry.first_sequence_id:
             return None
@@ -99,7 +99,7 @@ class PendingEntries:
         return self.entries.popleft()
 
     def complete(self, sent: SentEntry, stored: StoredId) -> None:
-        """Tell the entry's messages that it is stored."""
+        """Report the receipt to the entry's messages."""
         entry, first_chunk = sent.entry, None
         if entry.chunk is not None:
             number, count = entry.chunk
@@ -124,14 +124,14 @@ class PendingEntries:
         _flushed(sent)
 
     def refuse(self, sequence_id: int, error: VelarayError) -> None:
-        """End the entry with this first sequence id, if there is one."""
+        """Fail the entry with this first sequence id, if there is one."""
         for sent in self.entries:
             if sent.entry.first_sequence_id == sequence_id:
                 self._give_up_one(sent.entry, error)
                 break
 
     def give_up(self, which: Callable[[Entry], bool], error: VelarayError) -> None:
-        """End the entries that ``which`` selects."""
+        """Fail the entries that ``which`` selects."""
         gone = [sent for sent in self.entries if which(sent.entry)]
         if gone:
             self.entries = deque(sent for sent in self.entries if not which(sent.entry))
@@ -146,7 +146,7 @@ class PendingEntries:
         return entries
 
     def fail_all(self, gone: Iterable[SentEntry], error: VelarayError) -> None:
-        """Tell the messages of removed entries that they failed."""
+        """Report the error to the messages of removed entries."""
         for sent in gone:
             for done in sent.entry.waiting:
                 self.fail(done, error)
@@ -155,7 +155,7 @@ class PendingEntries:
             _flushed(sent)
 
     def fail(self, done: Done | EntryDone, error: VelarayError) -> None:
-        """Tell one message that it failed."""
+        """Report the error to one message."""
         self.failures += 1
         self.last_failure = error
         done(error, None)
@@ -164,14 +164,14 @@ class PendingEntries:
         """Wait until every entry that was added so far has ended."""
         last = self._count
         while self.entries and self.entries[0].number <= last:
-            # Nearly always the last one completes last; one round is enough then.
+            # The last entry usually completes last, so one iteration is usually enough.
             complete = self._loop.create_future()
             newest = next(sent for sent in reversed(self.entries) if sent.number <= last)
             newest.flushed.append(complete)
             await complete
 
     def _give_up_one(self, entry: Entry, error: VelarayError) -> None:
-        """End ``entry`` and the other chunks of its message."""
+        """Fail ``entry`` and the other chunks of its message."""
         number = entry.first_sequence_id if entry.chunk is not None else None
         self.give_up(
             lambda it: it is entry or (it.chunk is not None and it.first_sequence_id == number),
@@ -179,7 +179,7 @@ class PendingEntries:
         )
 
     def _expire(self) -> None:
-        """Fail the entries whose send timeout is over."""
+        """Fail the entries whose send timeout has elapsed."""
         self._timer = None
         now = self._loop.time()
         while self.entries and self.entries[0].deadline <= now:

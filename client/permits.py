@@ -1,4 +1,4 @@
-"""How many messages of one topic partition the service may send to a consumer."""
+"""The permits of a consumer: how many messages of a topic partition the service may send."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from velaray.wire import pulsar_pb2 as pb
 
 
 class Subscribed(Protocol):
-    """What permits need of the consumer."""
+    """What permits need from the consumer."""
 
     consumer_id: int
     connection: Connection | None
 
 
 class Permits:
-    """Asks the service for as many messages as the user takes.
+    """Requests as many messages from the service as the user takes.
 
-    Each subscribing begins a generation; the permits of former generations are void. While the
+    Each subscribing begins a generation. Permits of former generations are invalid. While the
     consumer is paused, permits are withheld.
     """
 
     def __init__(self, consumer: Subscribed, queue_size: int) -> None:
-        """With a ``queue_size`` of 0 each message is asked for by itself, by `fetch_one`."""
+        """With a ``queue_size`` of 0 each message is requested singly, by `fetch_one`."""
         self.uncredited = 0
-        """Messages that the user took and that the service wasn't asked for again."""
+        """Messages that the user took and whose permits weren't sent again."""
         self.generation = 0
         self._consumer = consumer
         self._queue_size = queue_size
@@ -35,7 +35,7 @@ class Permits:
 
     @property
     def refill_at(self) -> int:
-        """How many messages the user takes before the service is asked for as many more."""
+        """Number of messages that the user takes before permits are sent again."""
         return max(self._queue_size // 2, 1)
 
     def restart(self) -> None:
@@ -45,19 +45,22 @@ class Permits:
         self._fetching = False
 
     def refill(self, permits: int | None = None) -> None:
-        """Ask for as many messages as the queue holds, or ``permits``; nothing without a queue."""
+        """Request ``permits`` messages, by default as many as the queue holds.
+
+        Does nothing without a queue.
+        """
         if self._queue_size:
             self.flow(self._queue_size if permits is None else permits)
 
     def pause(self, paused: bool) -> None:
-        """Ask for no more messages, or for all that were not asked for meanwhile."""
+        """Withhold permits, or send those that were withheld."""
         self._paused = paused
         if not paused:
             permits, self._withheld = self._withheld, 0
             self.flow(permits)
 
     def flow(self, permits: int) -> None:
-        """Ask for so many messages."""
+        """Send permits, or withhold them during a pause."""
         if self._paused:
             self._withheld += permits
         elif self._consumer.connection is not None and permits > 0:
@@ -66,7 +69,7 @@ class Permits:
             )
 
     def taken_now(self, count: int) -> int:
-        """Count what the user took: how many to `credit` now, 0 if that can wait."""
+        """Count messages that the user took; return the number to `credit` now, or 0."""
         self.uncredited += count
         if self.uncredited < self.refill_at:
             return 0
@@ -74,18 +77,18 @@ class Permits:
         return due
 
     def credit(self, count: int, generation: int) -> None:
-        """The user took ``count`` messages that came in ``generation``: ask for as many."""
+        """Send permits for ``count`` messages that the user took, unless ``generation`` is over."""
         if generation == self.generation:
             self.flow(count)
 
     def fetch_one(self) -> None:
-        """Ask for one message, unless one was asked for: consumers without a queue do that."""
+        """Request one message for a consumer without a queue, unless a request is open."""
         if not (self._fetching or self._paused) and self._consumer.connection is not None:
             self._fetching = True
             self.flow(1)
 
     def settle(self, permits: int, delivered: int) -> None:
-        """Give back the permits of an entry that the user won't give back by receiving."""
+        """Return the permits of an entry that the user's receiving doesn't return."""
         if self._queue_size:
             self.flow(permits - delivered)
         elif delivered:

@@ -25,9 +25,9 @@ class ConsumerBatchReceivePolicy:
         self.timeout_ms = timeout_ms
 
     def full(self, messages: int, size: int, following: int = 0) -> bool:
-        """Whether ``messages`` messages of together ``size`` bytes are enough.
+        """Whether ``messages`` messages with ``size`` bytes in total are enough.
 
-        They are as well if a next one of ``following`` bytes would make them too many bytes.
+        They are also enough if a next message of ``following`` bytes would exceed the byte limit.
         """
         if 0 < self.max_num_message <= messages:
             return True
@@ -41,15 +41,15 @@ _HASH_RANGE = 65536
 
 
 class RedeliveryBackoff(Protocol):
-    """How long to wait before a message is asked for again."""
+    """The delay before a message is requested again."""
 
     def next_ms(self, redelivery_count: int) -> int | float:
-        """The delay for a message that was redelivered that often before, in milliseconds."""
+        """The delay in milliseconds for a message with this redelivery count."""
         ...
 
 
 class MultiplierRedeliveryBackoff:
-    """A delay that grows with every redelivery, up to a limit; Pulsar's defaults."""
+    """A delay that grows with every redelivery, up to a limit; with Pulsar's defaults."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class MultiplierRedeliveryBackoff:
         self.multiplier = multiplier
 
     def next_ms(self, redelivery_count: int) -> int | float:
-        """The delay for a message that was redelivered that often before, in milliseconds."""
+        """The delay in milliseconds for a message with this redelivery count."""
         delay: int | float = self.min_delay_ms
         for _ in range(redelivery_count):
             if delay >= self.max_delay_ms or delay * self.multiplier == delay:
@@ -78,21 +78,21 @@ class MultiplierRedeliveryBackoff:
 
 
 MAX_RECONSUME_TIMES = 16
-"""How often a message is consumed later if no policy says so; Pulsar's number."""
+"""Default limit of retries by ``reconsume_later``; Pulsar's number."""
 
 
 class ConsumerDeadLetterPolicy:
-    """Where messages go that were delivered in vain.
+    """The topics for messages whose processing failed.
 
     A message is delivered at most ``max_redeliver_count + 1`` times. When it is acknowledged
-    negatively after that, or its acknowledgement is overdue, it is moved to
-    ``dead_letter_topic`` (by default the topic's name with ``-<subscription>-DLQ``).
-    ``initial_subscription_name`` is made there, so that nothing is trimmed before somebody
-    looks. ``retry_letter_topic`` is for ``reconsume_later``; the default ends in ``-RETRY``.
-    With ``dead_letter_undecodable=True`` a message that doesn't fit the consumer's schema is moved
-    as soon as it comes, and never received: property ``EXCEPTION`` of the copy says why. Each
-    message is decoded when it comes, to see whether it can be. It is off by default: a consumer
-    with the wrong schema would move everything.
+    negatively after that, or its acknowledgement is overdue, it is moved to ``dead_letter_topic``
+    (by default the topic's name with ``-<subscription>-DLQ``). The subscription
+    ``initial_subscription_name`` is created there, so that no message is trimmed before it is read.
+    ``retry_letter_topic`` is for ``reconsume_later``; the default ends in ``-RETRY``. With
+    ``dead_letter_undecodable=True`` a message that doesn't fit the consumer's schema is moved when
+    it arrives, and never received. Property ``EXCEPTION`` of the copy contains the reason. Each
+    message is decoded on arrival as a check. This is off by default: a consumer with the wrong
+    schema would move everything.
     """
 
     def __init__(

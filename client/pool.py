@@ -1,4 +1,4 @@
-"""Connections to servers, one per address, shared by all that talk to it."""
+"""Connections to servers: one per address, shared by all users."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from velaray.client.options import ClientOptions
 
 
 class ConnectionPool:
-    """Opens connections when they're needed and gives out the open ones."""
+    """Opens connections when they are needed, and shares the open ones."""
 
     def __init__(self, options: ClientOptions, client_version: str | None = None) -> None:
-        """``client_version`` is what we present ourselves as; None: as this library."""
+        """``client_version`` is the version that the client announces; None: this library's."""
         self._options = options
         self._client_version = client_version
         self._open: dict[tuple[str, str | None], Connection] = {}
         self._opening: dict[tuple[str, str | None], asyncio.Task[Connection]] = {}
-        self._closed: VelarayError | None = None  # what everybody who asks gets
+        self._closed: VelarayError | None = None  # the connection for all callers
 
     @property
     def connecting(self) -> str | None:
-        """An address that is being connected to."""
+        """The address of the current connection attempts."""
         return next((address for address, _ in self._opening), None)
 
     async def get(self, address: str, proxy_to: str | None = None) -> Connection:
-        """The connection to ``address`` (a tunnel to ``proxy_to`` behind it, if given).
+        """Return the connection to ``address`` (a tunnel to ``proxy_to`` behind it, if given).
 
-        Raises `ConnectError` if none can be made within the connection timeout, or the
+        Raises `ConnectError` if the connection can't be made within the connection timeout, or the
         server's error, such as `AuthenticationError`.
         """
         if self._closed is not None:
@@ -52,7 +52,7 @@ class ConnectionPool:
 
     def _opened(self, key: tuple[str, str | None], task: asyncio.Task[Connection]) -> None:
         self._opening.pop(key, None)
-        # Actors come back at other addresses: nobody asks for the old ones again.
+        # Restarted actors have new addresses, so the old ones are not requested again.
         for gone in [known for known, old in self._open.items() if old.closed]:
             del self._open[gone]
         if task.cancelled() or task.exception() is not None:
@@ -92,7 +92,7 @@ class ConnectionPool:
         return connection
 
     def abort(self) -> None:
-        """Cut all connections, unsent data with them; nothing can be opened any more."""
+        """Cut all connections and discard unsent data; no connection can be opened any more."""
         self._close()
         for connection in self._open.values():
             connection.abort(AlreadyClosed("the client is closed"))
@@ -104,23 +104,23 @@ class ConnectionPool:
             task.cancel()
 
     async def close(self) -> None:
-        """Close all connections; nothing can be opened any more."""
+        """Close all connections; no connection can be opened any more."""
         self._close()
         await asyncio.gather(*self._opening.values(), return_exceptions=True)
         await asyncio.gather(*(connection.close() for connection in self._open.values()))
         self._open.clear()
 
     async def leave(self) -> None:
-        """Close all connections, as the client goes to another cluster.
+        """Close all connections for a switch to another cluster.
 
-        What is written goes, if it does in the connection timeout. Whoever asks here gets
-        `NotConnected`, at once.
+        Written data is sent if the connection timeout suffices. Callers that wait for a connection
+        get `NotConnected` at once.
         """
         self._close(NotConnected("the client left this cluster"))
         try:
             async with asyncio.timeout(self._options.connection_timeout_ms / 1000):
                 await self.close()
         except TimeoutError:
-            pass  # it doesn't take what is written
+            pass  # it doesn't read the written data
         finally:
             self.abort()

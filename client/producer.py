@@ -1,4 +1,4 @@
-"""The producer that users hold: one or many partitions, routing, a bound on what is pending."""
+"""The public asyncio producer: one or many partitions, routing, and a limit of pending messages."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from velaray.schemas.validation import UNSTORED
 class Producer(Generic[T]):
     """Publishes to a topic. Made by `velaray.aio.Client.create_producer`.
 
-    Messages of one producer to one partition are stored in the order of the ``send`` calls,
-    over reconnects as well.
+    Messages of one producer to one partition are stored in the order of the ``send`` calls, also
+    after reconnects.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Producer(Generic[T]):
         on_close: Callable[[Producer[Any]], None],
         initial_subscription: str | None = None,
     ) -> None:
-        """``initial_subscription`` is made before anything is stored, unless it exists."""
+        """``initial_subscription`` is created before anything is stored, unless it exists."""
         self._core = core
         self._options = options
         self._initial_subscription = initial_subscription
@@ -101,7 +101,7 @@ class Producer(Generic[T]):
 
     @property
     def _registered(self) -> SchemaInfo | None:
-        """The schema that the service is told of; None for bytes."""
+        """The schema for the registration; None for bytes."""
         stored = self.schema is not None and self.schema.info.type not in UNSTORED
         return self.schema.info if self.schema is not None and stored else None
 
@@ -115,7 +115,7 @@ class Producer(Generic[T]):
 
     @property
     def pending_limit(self) -> int:
-        """How many messages may wait for receipts, all partitions together."""
+        """The limit of messages without a receipt, over all partitions."""
         options = self._options
         total = options.max_pending_messages * max(len(self._parts), 1)
         return min(total, options.max_pending_messages_across_partitions)
@@ -136,20 +136,20 @@ class Producer(Generic[T]):
         txn: Transaction | None = None,
         schema: Schema[Any] | None = None,
     ) -> MessageId:
-        """Publish one message and wait for its receipt: it's stored durably then.
+        """Publish one message and wait for its receipt: it is stored durably then.
 
-        In a transaction (``txn``) consumers get it when that is committed, or never; messages of
-        one transaction keep their order. Raises `InvalidTxnStatusError` if it isn't open, and
-        `InvalidConfiguration` if it is another client's.
+        In a transaction (``txn``) consumers get the message when the transaction is committed, or
+        never. Messages of one transaction keep their order. Raises `InvalidTxnStatusError` if the
+        transaction isn't open, and `InvalidConfiguration` if it is another client's.
 
-        The producer's schema encodes ``content``, or ``schema`` that of this message: it is
-        registered first, unless it is known. Raises `InvalidMessage` for a value that doesn't
-        fit, and `IncompatibleSchema` if the topic's rules refuse the schema.
+        ``content`` is encoded with ``schema``, by default the producer's. An unknown schema is
+        registered first. Raises `InvalidMessage` for a value that doesn't fit, and
+        `IncompatibleSchema` if the topic's rules refuse the schema.
 
-        ``content`` None sends a tombstone. On `Timeout`, or if the call is cancelled, the
-        message may or may not be stored; on any other error it isn't. Raises
-        `ProducerQueueIsFull` if too many messages wait already, unless the producer was made
-        with ``block_if_queue_full=True``.
+        ``content`` None sends a tombstone. On `Timeout`, or if the call is cancelled, the message
+        may or may not be stored. After any other error it isn't stored. Raises
+        `ProducerQueueIsFull` if too many messages are pending, unless the producer was created with
+        ``block_if_queue_full=True``.
         """
         encoded = None
         payload: Any = content
@@ -183,25 +183,25 @@ class Producer(Generic[T]):
     async def send_many(
         self, values: Any, keys: Any = None, *, txn: Transaction | None = None
     ) -> SentBatch:
-        """Publish many values, in order, and wait for all receipts: all are stored then.
+        """Publish many values in order, and wait for all receipts: all values are stored then.
 
-        ``values`` are a sequence of bytes (None is a tombstone), or a pyarrow array of bytes
-        or text (null is a tombstone). With a schema they are what that encodes; an Arrow array
-        becomes a list for it. ``keys`` are None, or as many keys as values: a
-        sequence of str (None or "" is no key), or a pyarrow array of text. Values become as
-        few entries as possible, of up to 512 KiB, in Pulsar's batch layout, which every
-        client reads, whatever the producer's batching options say; with
-        `BatchingType.KeyBased` keys don't share entries. On a topic with partitions, values
-        with a key go where ``send`` would send them, and the others entry by entry to the
-        partitions in turn; order is kept within each partition.
+        ``values`` are a sequence of bytes (None is a tombstone), or a pyarrow array of bytes or
+        text (null is a tombstone). With a schema they are values for it; an Arrow array is
+        converted to a list. ``keys`` are None, or as many keys as values: a sequence of str (None
+        or "" is no key), or a pyarrow array of text. Values are sent in as few entries as possible,
+        of up to 512 KiB, in Pulsar's batch layout, which every client reads. The producer's
+        batching options don't apply, except that with `BatchingType.KeyBased` keys don't share
+        entries. On a topic with partitions, values with a key go to the same partition as with
+        ``send``. Entries of values without a key go to the partitions in turn. Order is kept within
+        each partition.
 
-        Waits while ``max_pending_messages`` entries or 4 MiB of earlier calls have no
-        receipt; never raises `ProducerQueueIsFull`. Raises, with nothing sent,
-        `MessageTooBig` if a value doesn't fit into an entry (nothing is chunked),
-        `InvalidMessage` for anything but the above, and `AlreadyClosed`. Raises
-        `NotAllStored` if an entry failed: it says which values are stored, and `durable`, how
-        many from the first on without a gap. If the call is cancelled, any of the values may
-        or may not be stored. In a transaction (``txn``) as `send`.
+        Waits while ``max_pending_messages`` entries or 4 MiB of earlier calls have no receipt;
+        never raises `ProducerQueueIsFull`. Before sending anything, raises `MessageTooBig` if a
+        value doesn't fit into an entry (nothing is chunked), `InvalidMessage` for other values or
+        keys, and `AlreadyClosed`. Raises `NotAllStored` if an entry failed: it lists the stored
+        values, and `durable` is the number of stored values before the first gap. If the call is
+        cancelled, each of the values may or may not be stored. A transaction (``txn``) works as
+        with `send`.
         """
         if self._closed:
             raise AlreadyClosed("the producer is closed")
@@ -239,7 +239,7 @@ class Producer(Generic[T]):
                 break
 
     def submit(self, message: OutgoingMessage, done: Done) -> PartitionProducer | None:
-        """Route and enqueue; the bound on pending messages is the caller's business.
+        """Route and enqueue a message; the caller enforces the limit of pending messages.
 
         ``done`` is called exactly once, at once if the message is refused. Returns the
         partition's producer that took the message.
@@ -257,7 +257,7 @@ class Producer(Generic[T]):
     def submit_in(
         self, txn: Transaction, message: OutgoingMessage, done: Done, urgent: bool = False
     ) -> None:
-        """As `submit`, in a transaction of this client's."""
+        """Submit as `submit`, in a transaction of this client's."""
         if self.interceptors is not None:
             message, done = self._intercepted(self.interceptors, message, done)
         try:
@@ -267,7 +267,10 @@ class Producer(Generic[T]):
             done(error, None)
 
     def _part_for(self, message: OutgoingMessage) -> PartitionProducer:
-        """Whose turn it is, or who has the key. Raises `InvalidMessage`."""
+        """Return the partition for the message: by its key, or the next one.
+
+        Raises `InvalidMessage`.
+        """
         assert self._router is not None
         parts = self._parts
         index = 0
@@ -293,16 +296,16 @@ class Producer(Generic[T]):
 
     @property
     def partitioned(self) -> bool:
-        """Whether the topic has partitions, perhaps only one as yet."""
+        """Whether the topic has partitions, even if there is only one now."""
         return self._watcher is not None
 
     @property
     def batch_limit(self) -> int:
-        """How large the payload of a batch may be, as far as is known."""
+        """The largest payload of a batch, as far as known."""
         return min(part.batch_limit for part in self._parts if part.begun)
 
     def next_part(self) -> PartitionProducer:
-        """The partition that the next batch without keys goes to."""
+        """The partition for the next batch without keys."""
         assert self._router is not None
         parts = self._parts
         part = parts[self._router.next_batch(len(parts)) if len(parts) > 1 else 0]
@@ -311,10 +314,10 @@ class Producer(Generic[T]):
         return part
 
     async def flush(self) -> None:
-        """Send what is batched and wait for the receipts of all messages sent so far.
+        """Send the open batches and wait for the receipts of all messages so far.
 
-        On return all of them are stored. Raises the error of one that failed; the fate of
-        the others is what their own ``send`` says.
+        On return all of them are stored. Raises the error of a message that failed; the ``send``
+        calls of the others return their outcome.
         """
         results = await asyncio.gather(
             *(part.flush() for part in self._parts), return_exceptions=True
@@ -324,7 +327,7 @@ class Producer(Generic[T]):
                 raise result
 
     async def close(self) -> None:
-        """Flush (for at most one operation timeout), then leave the service.
+        """Flush for at most one operation timeout, then leave the service.
 
         Messages that couldn't be stored in that time fail with `AlreadyClosed`. Closing
         twice does nothing.
@@ -337,7 +340,7 @@ class Producer(Generic[T]):
         self._on_close(self)
 
     def stop(self) -> None:
-        """Leave at once: what isn't stored yet fails with `AlreadyClosed`."""
+        """Leave at once: messages without a receipt fail with `AlreadyClosed`."""
         self._closed = True
         self._cancel_watcher()
         for part in self._parts:
@@ -347,18 +350,21 @@ class Producer(Generic[T]):
         if self._watcher is not None:
             self._watcher.cancel()
 
-    # --- what there is to know ---
+    # --- properties ---
 
     def topic(self) -> str:
         """The full name of the topic."""
         return str(self._topic)
 
     def producer_name(self) -> str:
-        """The name, as given or as the service made it."""
+        """The name, given by the user or generated by the service."""
         return self._parts[0].name
 
     def last_sequence_id(self) -> int:
-        """The highest sequence id whose receipt arrived, or the service remembers; else -1."""
+        """The highest sequence id with a receipt.
+
+        Without one it is the service's last one for this name, or else -1.
+        """
         return max(part.last_sequence_id for part in self._parts)
 
     def is_connected(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a producer tells the service when it registers."""
+"""The registration commands of a producer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from velaray.wire.schemas import to_proto
 
 
 class Registration:
-    """Makes the commands by which one producer registers, and keeps its epochs."""
+    """Builds the registration commands of one producer, and stores its epochs."""
 
     def __init__(
         self,
@@ -22,7 +22,10 @@ class Registration:
         name_is_ours: bool,
         initial_subscription: str | None,
     ) -> None:
-        """The service forgets a name that isn't ours when the producer is closed."""
+        """Whether the name is the user's.
+
+        The service deletes other names when the producer is closed.
+        """
         self._topic = topic
         self._producer_id = producer_id
         self._options = options
@@ -33,7 +36,7 @@ class Registration:
         self._topic_epoch: int | None = None
 
     def command(self, name: str) -> pb.CommandProducer:
-        """The command of the next attempt; an empty ``name`` lets the service choose one."""
+        """Build the command of the next attempt; with an empty ``name`` the service chooses one."""
         options = self._options
         register = pb.CommandProducer(
             topic=self._topic,
@@ -56,10 +59,10 @@ class Registration:
         return register
 
     def answered(self, answer: pb.CommandProducerSuccess) -> None:
-        """Remember the epoch of an exclusive producer."""
+        """Store the epoch of an exclusive producer."""
         if answer.HasField("topic_epoch"):
             self._topic_epoch = answer.topic_epoch
 
     def leave_cluster(self) -> None:
-        """Forget the epoch: other clusters count epochs themselves."""
+        """Discard the epoch: each cluster counts its own epochs."""
         self._topic_epoch = None

@@ -1,4 +1,4 @@
-"""Which version the schemas of one producer's messages have."""
+"""The schema versions of one producer's messages."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from velaray.wire.schemas import NO_VERSION
 
 
 class ProducerSchemas:
-    """Versions of the producer's own schema and of those that single messages have.
+    """Versions of the producer's own schema and of the schemas of single messages.
 
-    Each cluster numbers schemas itself: `leave_cluster` forgets the versions.
+    Each cluster numbers its own schemas: `leave_cluster` discards the versions.
     """
 
     def __init__(self, core: Core, topic: str, own: SchemaInfo | None) -> None:
@@ -27,17 +27,17 @@ class ProducerSchemas:
         self._versions: Recent[SchemaInfo, bytes] = Recent(MOST_KNOWN)
 
     def version_of(self, schema: SchemaInfo | None) -> bytes | None:
-        """The version of a message's schema (None: the producer's); None if it isn't known yet."""
+        """The version of a message's schema (None: the producer's); None if it is unknown."""
         if schema is None:
             return self.own_version
         return NO_VERSION if schema.type in UNSTORED else self._versions.get(schema)
 
     def learned(self, schema: SchemaInfo, version: bytes) -> None:
-        """Remember the version of a message's schema."""
+        """Store the version of a message's schema."""
         self._versions.put(schema, version)
 
     def leave_cluster(self) -> None:
-        """Forget the versions of single messages' schemas."""
+        """Discard the versions of single messages' schemas."""
         self._versions = Recent(MOST_KNOWN)
 
     async def ask(
@@ -45,9 +45,9 @@ class ProducerSchemas:
         schemas: Iterable[SchemaInfo | None],
         refused: Callable[[SchemaInfo, VelarayError], None],
     ) -> dict[SchemaInfo, bytes]:
-        """The versions of these schemas, but for the producer's own, in the cluster of the client.
+        """Return the versions of these schemas, except the producer's own, in the client's cluster.
 
-        ``refused`` is called for each schema that the cluster refuses. Raises `TRANSIENT` errors.
+        ``refused`` is called with each schema that the cluster refuses. Raises `TRANSIENT` errors.
         """
         versions = {}
         for schema in filter(None, set(schemas) - {self.own}):

@@ -1,4 +1,4 @@
-"""How far a reader that goes in steps may go in the next one."""
+"""Bounds of a reader's next step."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from velaray.wire import pulsar_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class SpanLimits:
-    """What a step may hold. 0 is no limit; with ``some`` it has one entry in any case.
+    """Limits of a step; 0 is no limit. With ``some`` a step contains at least one entry.
 
-    Limits hold to the entry: a batch of messages is read whole or not.
+    Limits apply to entries: a step contains a whole batch or none of it.
     """
 
     messages: int = 0
@@ -25,11 +25,11 @@ class SpanLimits:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A place in one topic partition that a step ends at: behind the entry of ``after``.
+    """The end of a step in one topic partition: behind the entry of ``after``.
 
-    ``entries`` counts what the partition ever had up to there; None: not known yet. From behind
-    ``chunks_after`` on are the chunks of messages that aren't complete here; None if there are
-    none. ``given_up``: there was one that began too far back, here or before.
+    ``entries`` counts all entries that the partition ever had up to here; None: not known yet. The
+    chunks of messages that are incomplete here begin after ``chunks_after``; None if there are
+    none. ``given_up``: a chunked message began too far back, here or before.
     """
 
     after: MessageId
@@ -40,14 +40,14 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The next step: up to ``end``, which is where it began if there is nothing.
+    """The next step: up to ``end``, which is its start if the step is empty.
 
-    ``more``: limits left something out. ``messages`` and ``bytes`` (of entries) are 0 unless there
-    were any. ``unfinished``: the service stopped looking early, ask again from ``end``. ``torn``
-    ends a chunked message that began too far back for a step to have it. ``incarnation`` tells
-    subscriptions of the same name apart. ``passed`` counts entries after the start that the
-    subscription doesn't keep, ``trimmed`` those that are gone; ``foreign``: the start isn't of
-    this topic, but of one of this name that was deleted.
+    ``more``: the limits excluded entries. ``messages`` and ``bytes`` (of entries) are 0 without
+    limits. ``unfinished``: the service stopped the search early; ask again from ``end``. ``torn``
+    is the end of a chunked message that began too far back to fit into a step. ``incarnation``
+    distinguishes subscriptions of the same name. ``passed`` counts entries after the start that the
+    subscription doesn't keep, ``trimmed`` those that were trimmed. ``foreign``: the start belongs
+    to a deleted topic of the same name.
     """
 
     end: Spot
@@ -63,7 +63,7 @@ class Span:
 
 
 def to_proto(start: Spot, limits: SpanLimits) -> pb.SpanRequest:
-    """The request for the span that begins at ``start``."""
+    """Build the request for the step that begins at ``start``."""
     request = pb.SpanRequest(
         after=_entry(start.after),
         messages=limits.messages,
@@ -80,7 +80,7 @@ def to_proto(start: Spot, limits: SpanLimits) -> pb.SpanRequest:
 
 
 def from_proto(answer: pb.Span, start: Spot, topic: str) -> Span:
-    """The answer for the span that begins at ``start``."""
+    """Read the response for the step that begins at ``start``."""
 
     def read(data: MessageIdData) -> MessageId:
         return MessageId.from_stored(StoredId.from_proto(data), topic)

@@ -1,4 +1,4 @@
-"""Where a consumer begins to read a topic partition, and begins again after a reconnect. No I/O."""
+"""The position where a consumer begins to read a topic partition, also after reconnects. No I/O."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from velaray.events.ids import MessageId as StoredId
 from velaray.events.ids_pb2 import MessageIdData
 
 CHUNKED_KEPT = 100
-"""So many chunked messages a reader keeps before it drops those that were taken."""
+"""Number of chunked messages that a reader tracks before it drops those that were taken."""
 _END_OF_BATCH = (1 << 31) - 1
 
 
 class ReadPosition:
-    """The start of the next subscribing.
+    """The start position of the next subscribing.
 
-    The service keeps the position of durable subscriptions. Others go on behind the last message
-    that the user took.
+    The service keeps the position of durable subscriptions. Other subscriptions continue behind the
+    last message that the user took.
     """
 
     def __init__(self, subscription: Subscription) -> None:
         self.taken: Message[Any] | None = None
-        """The last message that the user took, if the subscription isn't durable."""
+        """The last message that the user took, unless the subscription is durable."""
         self.sought: MessageId | int | None = None
-        """The target of a seek, until the subscribing after it."""
+        """The target of a seek, until the next subscribing."""
         self.delivered = False
         """Whether the service delivered anything since the last seek."""
         self.start = subscription.start
         self.inclusive = subscription.start_inclusive
         self._subscription = subscription
-        self._chunked: dict[Where, Where] = {}  # without a cursor: last chunk to first
+        self._chunked: dict[Where, Where] = {}  # without a cursor: last chunk to first chunk
         self._back_to: Where | None = None
 
     @property
     def origin(self) -> Where | None:
-        """The place of the last taken message in the cluster that it was replicated from."""
+        """The position of the last taken message in the cluster that it was replicated from."""
         if self._subscription.durable or self.taken is None:
             return None
         return origin_of(self.taken.info.metadata)
 
     def restart(self, oldest_chunk: Where | None) -> bool:
-        """Prepare the next subscribing; True if former acknowledgements are void by it.
+        """Prepare the next subscribing; True if it invalidates earlier acknowledgements.
 
         ``oldest_chunk`` is the first chunk of the incomplete messages.
         """
@@ -60,7 +60,7 @@ class ReadPosition:
             self.sought = None
             self.delivered = False
         elif self._subscription.durable and self.delivered:
-            # Another client may have moved the subscription back meanwhile, to before the start.
+            # Another client may have moved the subscription back, to before the start.
             self.start = None
         if not self._subscription.durable and self.taken is not None:
             self.start, self.inclusive = self.taken.message_id(), False
@@ -68,7 +68,7 @@ class ReadPosition:
         return void
 
     def _go_back(self, taken: Where, oldest: Where | None) -> bool:
-        """Begin at the first chunk of what is not taken, though others were taken behind it."""
+        """Begin at the first chunk of an unread message, even if later messages were taken."""
         self._chunked = {
             last: first
             for last, first in self._chunked.items()
@@ -77,11 +77,11 @@ class ReadPosition:
         firsts = [*self._chunked.values(), *filter(None, (oldest, self._back_to))]
         back = min(firsts, default=taken)
         self._back_to = back if back < taken else None
-        # Entries that are acknowledged up to what was taken wouldn't be delivered.
+        # Entries that are acknowledged with the taken message wouldn't be delivered.
         return self._back_to is not None
 
     def start_for_service(self, partition: int) -> MessageIdData | None:
-        """What the service is told about the start; None if it keeps the position."""
+        """The start position to send to the service; None if the service stores the position."""
         if self._subscription.durable or self.start is None:
             return None
         start = self.start.to_stored()
@@ -90,7 +90,7 @@ class ReadPosition:
         return start.to_proto()
 
     def was_read(self, where: Where) -> bool:
-        """Whether an entry was taken before, and is delivered again for the chunks behind it."""
+        """Whether an entry was already taken, and is delivered again only for later chunks."""
         if self._back_to is not None:
             start = where if self.start is None else self.start.position
             if where < start and of_one_cluster(where, start):
@@ -99,7 +99,7 @@ class ReadPosition:
         return False
 
     def note_chunked(self, last: Where, first: Where) -> None:
-        """Remember where the chunks of a complete message begin, if the service doesn't."""
+        """Store where the chunks of a complete message begin, unless the service does."""
         if self._subscription.durable:
             return
         if self.taken is not None and len(self._chunked) > CHUNKED_KEPT:
@@ -108,7 +108,7 @@ class ReadPosition:
         self._chunked[last] = first
 
     def finished(self, where: Where) -> None:
-        """All of an entry is acknowledged: a client that seeks back wants all of the entry."""
+        """Clear the start at this entry: after its acknowledgement a seek back reads all of it."""
         start = self.start
         if start is not None and self._subscription.durable and start.position == where:
             self.start = None
@@ -119,7 +119,7 @@ class ReadPosition:
         self.start, self.inclusive = MessageId(*at, batch_index=_END_OF_BATCH), False
 
     def is_before(self, last: MessageId, marked: MessageId) -> bool:
-        """Whether the topic's ``last`` message is still to be read; ``marked`` is acknowledged."""
+        """Whether the topic's ``last`` message is still unread; ``marked`` is acknowledged."""
         at = self.start if self.taken is None else self.taken.message_id()
         if at is None or at == MessageId.latest or not of_one_cluster(at.position, last.position):
             return last.position > marked.position

@@ -1,4 +1,4 @@
-"""Reading a topic from a position of one's own, without a subscription that stays."""
+"""Reading a topic from a chosen position, without a durable subscription."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from velaray.client.subscription import Subscription
 from velaray.client.topics import ConsumerInbox
 
 QUEUE_LIMIT = 50000
-"""Messages that wait in a reader, all partitions of its topic together."""
+"""Limit of messages that wait in a reader, over all partitions of its topic."""
 
 
 class ReaderBase(ConsumerBase):
-    """What the asyncio and the synchronous reader have in common; on the loop's thread."""
+    """Base of the asyncio and synchronous readers; on the loop's thread."""
 
     def __init__(self, core: Core, options: ReaderOptions[Any], inbox: ConsumerInbox) -> None:
         prefix = f"{options.subscription_role_prefix}-" if options.subscription_role_prefix else ""
@@ -50,7 +50,7 @@ class ReaderBase(ConsumerBase):
         self._topic = options.topic
 
     async def start(self) -> None:
-        """Subscribe. "Latest, inclusive" begins with the last message there is."""
+        """Subscribe. "Latest, inclusive" begins with the last existing message."""
         await self.add_topics(self._topic, create=False)
         if self.subscription.start == MessageId.latest:
             parts = self.topics.parts.values()
@@ -64,12 +64,12 @@ class ReaderBase(ConsumerBase):
                 await part.seek(last)
 
     def read(self, message: Message[Any]) -> None:
-        """The user got ``message``: the service needs to hold it no longer."""
+        """Acknowledge ``message``, which the user got, so that the service may release it."""
         part = self.topics.parts[message.topic_name()]
         part.acks.acknowledge_cumulative(message.message_id())
 
     def read_all(self, messages: deque[Message[Any]]) -> None:
-        """The user got ``messages``, in this order."""
+        """Acknowledge ``messages``, which the user got in this order."""
         newest: dict[str, Message] = {}
         while messages:
             message = messages.popleft()
@@ -78,7 +78,7 @@ class ReaderBase(ConsumerBase):
             self.read(message)
 
     async def has_message_available(self) -> bool:
-        """Whether the service has a message after what was read."""
+        """Whether the service has a message after the last one that was read."""
         parts = self.topics.parts.values()
         return any(await asyncio.gather(*(part.queries.has_message_available() for part in parts)))
 
@@ -92,8 +92,8 @@ def last_of(segments: list[Segment]) -> Iterator[Message[Any]]:
 class Reader(Generic[T]):
     """Reads a topic from any position. Made by `velaray.aio.Client.create_reader`.
 
-    Nothing is acknowledged and the service keeps no position: a new reader begins where it
-    is told to. Over reconnects no message is skipped and none is read twice.
+    The user acknowledges nothing, and the service stores no position: a new reader begins at its
+    start position. After a reconnect no message is skipped and none is read twice.
     """
 
     def __init__(
@@ -118,9 +118,10 @@ class Reader(Generic[T]):
         return self._listener(self, message)
 
     async def read_next(self, timeout_millis: int | None = None) -> Message[T]:
-        """The next message. Raises `Timeout` if none comes in time, by default waits for ever.
+        """Return the next message, as soon as there is one.
 
-        Cancelling loses no message. Raises `AlreadyClosed` when the reader is closed.
+        Cancelling loses no message. Raises `Timeout` if no message comes in time (by default there
+        is no timeout), and `AlreadyClosed` when the reader is closed.
         """
         if self._listener is not None:
             raise InvalidConfiguration("this reader's messages go to its reader_listener")
@@ -138,9 +139,9 @@ class Reader(Generic[T]):
     async def read_many(
         self, max_messages: int | None = None, timeout_millis: int | None = None
     ) -> ReceivedBatch[T]:
-        """All messages that wait, or ``max_messages`` of them, as soon as there is one.
+        """Return all messages that wait, or ``max_messages`` of them, as soon as there is one.
 
-        As `velaray.aio.Consumer.receive_many`, and raises as that does.
+        Works and raises as `velaray.aio.Consumer.receive_many`.
         """
         limit = many(max_messages)
         if self._listener is not None:
@@ -157,20 +158,20 @@ class Reader(Generic[T]):
         return ReceivedBatch(segments)
 
     async def has_message_available(self) -> bool:
-        """Whether `read_next` would return without waiting for a new publication."""
+        """Whether `read_next` returns without waiting for a new publication."""
         return len(self._inbox) > 0 or await self._base.has_message_available()
 
     async def get_positions(self) -> dict[str, tuple[MessageId, MessageId]]:
-        """Of every topic partition the last message that can be read, and where this one is.
+        """Return the last readable message and the reader's position, for every topic partition.
 
-        Both are ids of messages, by full name of the partition. What comes next is after the
-        second; its entry id is -1 before the first entry of a ledger, as that of the first is
-        if there is no message.
+        Both are message ids, by full name of the partition. The next message is the one after the
+        position. The entry id of a position before the first entry of a ledger is -1. The entry id
+        of the last message is -1 if there is no message.
         """
         return await self._base.topics.positions()
 
     async def seek(self, messageid: SeekTarget) -> None:
-        """Go on after ``messageid``, or at a publish time in milliseconds.
+        """Continue after ``messageid``, or at a publish time in milliseconds.
 
         A function gets the name of every partition and returns either.
         """
@@ -184,7 +185,7 @@ class Reader(Generic[T]):
         self._on_close(self)
 
     def stop(self) -> None:
-        """Stop at once, without telling the service."""
+        """Stop at once, without a message to the service."""
         if self._listening is not None:
             self._listening.stop()
         self._base.stop()
@@ -209,7 +210,7 @@ class Reader(Generic[T]):
         await self.close()
 
     async def __aiter__(self) -> AsyncIterator[Message[T]]:
-        """Messages as they come, until the reader is closed."""
+        """Yield messages as they come, until the reader is closed."""
         while True:
             try:
                 message = await self.read_next()

@@ -1,4 +1,4 @@
-"""What ``receive_many`` returns."""
+"""The result of ``receive_many``."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class ReceivedBatch(Sequence[T | None]):
-    """Messages received together: a sequence of their values, None for a tombstone.
+    """Messages that were received together, as a sequence of values; None for a tombstone.
 
-    Nothing is made per message until it's asked for: values by `values` or by using the
-    batch as a sequence, an Arrow array by `as_arrow`, keys, ids and `velaray.Message` objects
-    by the methods of these names. All of them are in the order of delivery. The consumer's schema
-    decodes the values; if one of them can't be decoded, asking for any raises
-    `UndecodableMessage`. Acknowledge the batch with ``consumer.acknowledge_many(batch)``.
+    Objects are made when they are needed: values by `values` or the sequence operations, an Arrow
+    array by `as_arrow`; keys, ids and `velaray.Message` objects by the methods of these names. All
+    of them are in the order of delivery. The consumer's schema decodes the values. If one of them
+    can't be decoded, every access to values raises `UndecodableMessage`. Acknowledge the batch with
+    ``consumer.acknowledge_many(batch)``.
     """
 
     __slots__ = ("_segments", "_size", "_values")
@@ -36,11 +36,11 @@ class ReceivedBatch(Sequence[T | None]):
 
     @property
     def segments(self) -> list[Segment]:
-        """The parts of delivered entries that it consists of."""
+        """The parts of delivered entries that the batch consists of."""
         return self._segments
 
     def values(self) -> list[T | None]:
-        """The values, as a list that is made once. Raises `UndecodableMessage`."""
+        """The values, as a list that is built once. Raises `UndecodableMessage`."""
         if self._values is None:
             if len(self._segments) == 1:
                 self._values = _values(self._segments[0])
@@ -74,12 +74,12 @@ class ReceivedBatch(Sequence[T | None]):
         ]
 
     def messages(self) -> list[Message[T]]:
-        """The messages, with everything that is known of each."""
+        """The messages, with all their metadata."""
         return list(chain.from_iterable(segment.messages() for segment in self._segments))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all values together."""
+        """Total bytes of all values."""
         return sum(segment.nbytes for segment in self._segments)
 
     def __len__(self) -> int:
@@ -106,7 +106,7 @@ def _all_plain(segment: Segment) -> bool:
 
 
 def nulls_of(segment: Segment) -> list[int]:
-    """Which of the segment's messages, counted from its first, are tombstones."""
+    """The tombstones of the segment, as numbers of messages from its first."""
     block = segment.block
     if not block.info.batch_size:
         return [0] if block.info.metadata.null_value else []
@@ -132,5 +132,5 @@ def _values(segment: Segment) -> list[Any]:
         try:
             return [decode(payload, None) for payload in segment.values()]
         except UndecodableMessage:
-            pass  # one of the messages says that it is the one
+            pass  # decoding singly raises the error of that message
     return [message.value() for message in segment.messages()]

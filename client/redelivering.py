@@ -1,7 +1,7 @@
-"""What becomes of messages of one topic partition that were not acknowledged.
+"""Redelivery of the unacknowledged messages of one topic partition.
 
-They're asked for again, after a negative acknowledgement or when their acknowledgement is
-overdue; those that were delivered too often go to the dead-letter topic instead.
+Messages are requested again after a negative acknowledgement, or after the acknowledgement timeout.
+Messages that were delivered too often go to the dead-letter topic instead.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ REDELIVERY_GROUP = 0.01
 
 
 class Deliverer(Protocol):
-    """What redelivery needs of the consumer."""
+    """What redelivery needs from the consumer."""
 
     def ask_again(self, entries: Sequence[Where]) -> None:
-        """Ask the service for these entries once more."""
+        """Request redelivery of these entries."""
 
     def entry_id(self, where: Where) -> MessageId:
         """The id of an entry."""
         ...
 
     async def settle(self, message: Message[Any]) -> bool:
-        """Acknowledge ``message``, which went elsewhere, and return when that is durable.
+        """Acknowledge the moved ``message``; returns when the acknowledgement is durable.
 
-        True if no other consumer can have got it meanwhile.
+        True if no other consumer can have received the message meanwhile.
         """
         ...
 
 
 class Redeliverer:
-    """Keeps the times, and the messages that were delivered as often as they may."""
+    """Tracks redelivery times, and the messages that had their last delivery."""
 
     def __init__(
         self,
@@ -73,13 +73,13 @@ class Redeliverer:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._last: dict[Where, Block] = {}  # delivered for the last time
-        self._nacked: dict[Where, int] = {}  # which messages of these, as bits
+        self._nacked: dict[Where, int] = {}  # the messages of these entries, as bits
         self._moving: set[Where] = set()
 
-    # --- planning ---
+    # --- scheduling ---
 
     def received(self, info: EntryInfo) -> None:
-        """The user got a message of this entry: its acknowledgement is due."""
+        """Begin the acknowledgement timeout of an entry of which the user got a message."""
         subscription = self._subscription
         if subscription.ack_timeout_seconds is not None:
             delay = subscription.ack_timeout_seconds
@@ -90,9 +90,9 @@ class Redeliverer:
             self._arm()
 
     def nack(self, where: Where, count: int = 0, index: int = -1) -> None:
-        """Ask for an entry again, delivered ``count`` times again before, after the delay.
+        """Request an entry after the delay that ``count`` earlier redeliveries give.
 
-        ``index`` is that of the message within its batch.
+        ``index`` is the index of the message within its batch.
         """
         self._overdue.remove(where)
         if where in self._last:
@@ -104,14 +104,14 @@ class Redeliverer:
         self._arm()
 
     def finished(self, where: Where) -> None:
-        """All of an entry is acknowledged: it needn't come again."""
+        """Cancel the redelivery of a completely acknowledged entry."""
         self._overdue.remove(where)
         self._nacks.remove(where)
         if self._last:
             self._forget(where)
 
     def finished_until(self, where: Where) -> None:
-        """All entries up to this one are acknowledged."""
+        """Cancel the redelivery of all entries up to this acknowledged one."""
         self._overdue.remove_until(where)
         self._nacks.remove_until(where)
         for known in [known for known in self._last if known <= where]:
@@ -122,14 +122,14 @@ class Redeliverer:
         self._nacked.pop(where, None)
 
     def clear(self) -> None:
-        """Everything comes again without being asked for."""
+        """Cancel all requests: everything is redelivered anyway."""
         self._nacks.clear()
         self._overdue.clear()
         self._last.clear()
         self._nacked.clear()
 
     def stop(self) -> None:
-        """Ask for nothing any more."""
+        """Stop requesting redeliveries."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -178,7 +178,7 @@ class Redeliverer:
     # --- dead letters ---
 
     def sifted(self, block: Block) -> Block:
-        """What of a delivery can be decoded; the rest is moved, if that's the rule."""
+        """Return the decodable part of a delivery; move the rest if the policy requires it."""
         dead_letters, info = self._dead_letters, block.info
         if dead_letters is None or not dead_letters.rules.undecodable or info.decode is None:
             return block
@@ -203,13 +203,13 @@ class Redeliverer:
         return Block(block.part, info, block.layout, rest)
 
     def arrived(self, block: Block) -> bool:
-        """A delivery is about to be handed out; False if the user isn't to get it."""
+        """Handle a delivery before the user gets it; False if the user must not get it."""
         dead_letters, info = self._dead_letters, block.info
         if dead_letters is None or info.redelivery_count < dead_letters.max_redeliver_count:
             return True
         if info.where in self._moving:
             return False
-        # Where everything un-acknowledged comes again, a message's count isn't its own fault.
+        # Where everything unacknowledged is redelivered together, a message's count isn't its own.
         if (
             info.redelivery_count == dead_letters.max_redeliver_count
             or not self._subscription.shared
@@ -220,7 +220,7 @@ class Redeliverer:
         return False
 
     def _dead_letter(self, dead_letters: DeadLetterProducers, block: Block, bits: int) -> None:
-        """Move those messages of ``block`` whose bits are set and that are open."""
+        """Move the unacknowledged messages of ``block`` whose bits are set."""
         info = block.info
         if info.batch_size:
             bits &= self._tracker.open_bits(info.where) or 0
@@ -251,13 +251,13 @@ class Redeliverer:
             self.nack(info.where, info.redelivery_count)
 
     async def _move(self, message: Message[Any], dead_letter: Addressed) -> bool:
-        """Whether it worked; if not, the message comes again."""
+        """Move a message; False if that failed: the message is redelivered then."""
         assert self._dead_letters is not None
         settle = partial(self._deliverer.settle, message)
         try:
             await self._dead_letters.move(message, dead_letter, settle)
         except AlreadyClosed:
-            return True  # with the consumer; it goes to others
+            return True  # closed with the consumer; other consumers get the message
         except VelarayError as error:
             logger.warning("%r can't be moved to its dead-letter topic yet: %s", message, error)
             return False

@@ -1,4 +1,4 @@
-"""Which entries to ask for again, and when. No I/O and no clock of its own."""
+"""The schedule of redelivery requests. No I/O and no clock of its own."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from velaray.client.acks import Where
 class RedeliveryTimer:
     """Entries with their deadlines.
 
-    Used twice: for negative acknowledgements, and for messages whose acknowledgement is
-    overdue. Times are in seconds of any steady clock. There are few different delays: those
-    with the same one are due in the order in which they were added.
+    There are two instances: for negative acknowledgements, and for acknowledgement timeouts. Times
+    are in seconds of any steady clock. There are few different delays. Entries with the same delay
+    are due in the order in which they were added.
     """
 
     def __init__(self) -> None:
@@ -24,13 +24,13 @@ class RedeliveryTimer:
         return where in self._delays
 
     def add(self, where: Where, now: float, delay: float) -> None:
-        """Ask for the entry after the delay, unless that is planned already."""
+        """Schedule the entry after the delay, unless it is scheduled already."""
         if where not in self._delays:
             self._delays[where] = delay
             self._lanes.setdefault(delay, {})[where] = now + delay
 
     def remove(self, where: Where) -> None:
-        """Don't ask for this entry any more."""
+        """Cancel this entry."""
         delay = self._delays.pop(where, None)
         if delay is not None:
             lane = self._lanes[delay]
@@ -39,21 +39,21 @@ class RedeliveryTimer:
                 del self._lanes[delay]
 
     def remove_until(self, where: Where) -> None:
-        """Don't ask for this entry or any before it."""
+        """Cancel this entry and all before it."""
         for known in [known for known in self._delays if known <= where]:
             self.remove(known)
 
     def clear(self) -> None:
-        """Don't ask for anything."""
+        """Cancel all entries."""
         self._lanes.clear()
         self._delays.clear()
 
     def next_deadline(self) -> float | None:
-        """When `due` will have something, None if it never will."""
+        """The time of the first deadline, None if there is none."""
         return min((next(iter(lane.values())) for lane in self._lanes.values()), default=None)
 
     def due(self, now: float) -> list[Where]:
-        """The entries whose delay is over; they're forgotten here."""
+        """Remove and return the entries whose deadline has passed."""
         found = []
         for lane in self._lanes.values():
             for where, deadline in lane.items():

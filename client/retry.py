@@ -1,7 +1,7 @@
-"""Retries: the back-off between attempts, and the errors after which another attempt makes sense.
+"""Retries: the back-off between attempts, and the errors that may go away with another attempt.
 
-Every loop of the tree that waits between attempts waits here; docs/decisions/0036-retries.md says
-why this isn't a library.
+Every loop in the tree that waits between attempts uses this module. docs/decisions/0036-retries.md
+explains why this isn't a library.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from velaray.client.exceptions import (
 FIRST_S = 0.1
 LONGEST_S = 5.0
 SHORTEST_PART = 0.8
-"""The least part of a delay that remains of it after jitter."""
+"""The smallest factor that jitter applies to a delay."""
 
 TRANSIENT: tuple[type[VelarayError], ...] = (
     BrokerMetadataError,
@@ -40,14 +40,14 @@ TRANSIENT: tuple[type[VelarayError], ...] = (
     TooManyLookupRequestException,
     UnknownError,
 )
-"""The client's errors that may go away by themselves; all others are final."""
+"""The client's transient errors; all others are final."""
 
 
 class RandomSource(Protocol):
-    """Where jitter comes from, such as a `random.Random`."""
+    """A source of jitter, such as a `random.Random`."""
 
     def uniform(self, a: float, b: float) -> float:
-        """A number between ``a`` and ``b``."""
+        """Return a number between ``a`` and ``b``."""
 
 
 class Backoff:
@@ -66,7 +66,7 @@ class Backoff:
         self._next = first
 
     def delay(self) -> float:
-        """The next delay."""
+        """Return the next delay."""
         delay = self._next
         self._next = min(delay * 2, self._longest)
         return delay * self._source.uniform(SHORTEST_PART, 1.0)

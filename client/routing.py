@@ -1,4 +1,4 @@
-"""Which partition a message goes to. No I/O."""
+"""The choice of a message's partition. No I/O."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from velaray.client.values import Values
 from velaray.wire.hashing import partition_of
 
 BatchIsOpen = Callable[[int], bool]
-"""Whether the partition's current batch has messages and room for more."""
+"""Whether the partition's open batch has messages and room for more."""
 
 
 NEXT = -1
-"""The partition whose turn it is."""
+"""Stands for the partition whose turn it is."""
 
 
 class Group(NamedTuple):
-    """Rows that go to one partition (or to `NEXT`), in order; ``rows`` None: all of them."""
+    """Rows for one partition (or for `NEXT`), in order; ``rows`` None: all rows."""
 
     partition: int
     rows: Sequence[int] | None
 
 
 class Router:
-    """Picks partitions: by key, round robin per batch, one for all, or the user's choice.
+    """Chooses partitions: by key, round robin per batch, one for all, or with the user's router.
 
-    Keys are hashed as Pulsar's C++ and Python clients hash them, so that both send a key to
-    the same partition.
+    Keys are hashed as in Pulsar's C++ and Python clients, so that all clients send a key to the
+    same partition.
     """
 
     def __init__(self, options: ProducerOptions[Any], partitions: int) -> None:
@@ -42,11 +42,11 @@ class Router:
 
     @property
     def start(self) -> int:
-        """The partition for messages without a key, as of now."""
+        """The current partition for messages without a key."""
         return self._current
 
     def choose(self, message: OutgoingMessage, partitions: int, batch_open: BatchIsOpen) -> int:
-        """The partition, 0 up to but not including ``partitions``.
+        """Return the partition for a message, from 0 up to, not including, ``partitions``.
 
         Raises `InvalidMessage` if the user's router returns anything else.
         """
@@ -64,13 +64,13 @@ class Router:
         return self._current
 
     def next_batch(self, partitions: int) -> int:
-        """The partition for a whole batch without keys."""
+        """Return the partition for a whole batch without keys."""
         if not self._single:
             self._current = (self._current + 1) % partitions
         return self._current
 
     def groups(self, values: Values, partitions: int, by_key: bool) -> list[Group]:
-        """Which values go where; with ``by_key`` no two keys share a group.
+        """Group the values by partition; with ``by_key`` no two keys share a group.
 
         Raises `InvalidMessage` as `choose` does.
         """

@@ -1,4 +1,4 @@
-"""``send_many``: many values as few entries, several of them on their way at once."""
+"""``send_many``: sends many values in few entries, several of them concurrently."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from velaray.client.values import ENTRY_SIZE, Values, check_sizes
 from velaray.events.ids import MessageId as StoredId
 
 WINDOW = 8 * ENTRY_SIZE
-"""Bytes of payload that all ``send_many`` calls of a producer have on their way."""
+"""Limit of payload bytes in flight, over all ``send_many`` calls of a producer."""
 
 
 class Room:
-    """Bounds what is on its way, in entries and in bytes; who waits longest is next."""
+    """Bounds the entries and bytes in flight; the longest waiting caller is next."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: Callable[[], int]) -> None:
         self._loop = loop
@@ -33,7 +33,7 @@ class Room:
         return self._entries < self._limit() and self._bytes < WINDOW
 
     async def take(self, size: int) -> None:
-        """Wait for room for one entry; the last may exceed the bytes."""
+        """Wait for room for one entry; the last entry may exceed the byte limit."""
         async with self._turn:
             while not self._free:
                 self._freed = self._loop.create_future()
@@ -42,7 +42,7 @@ class Room:
             self._bytes += size
 
     def give(self, size: int) -> None:
-        """An entry is stored or given up."""
+        """Release the room of an entry that is stored or has failed."""
         self._entries -= 1
         self._bytes -= size
         if self._freed is not None and not self._freed.done():
@@ -50,7 +50,7 @@ class Room:
 
 
 class SendMany:
-    """One call: sends entry after entry, and gathers their receipts."""
+    """One call: sends entry after entry, and collects their receipts."""
 
     def __init__(
         self,
@@ -72,7 +72,10 @@ class SendMany:
         self._idle: asyncio.Future[None] | None = None
 
     async def run(self, values: Values) -> SentBatch:
-        """Send everything; raises before anything is sent, or `NotAllStored`."""
+        """Send everything.
+
+        Raises `NotAllStored`, or another error before anything is sent.
+        """
         if not len(values):
             return SentBatch([])
         groups = self._router.groups(values, len(self._parts), self._by_key)
@@ -90,7 +93,7 @@ class SendMany:
         return SentBatch(self._entries)
 
     async def _entry_size(self, values: Values, partitions: set[int]) -> int:
-        """Register where that's still to be done; how large payloads may be everywhere."""
+        """Register the partitions where necessary; return the largest payload that all take."""
         parts = self._parts
         if NEXT not in partitions:
             parts = [parts[partition] for partition in partitions]

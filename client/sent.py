@@ -1,4 +1,4 @@
-"""What ``send_many`` returns, and the error that says how far it got."""
+"""The result of ``send_many``, and the entries in the error after a partial failure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from velaray.client.message_id import MessageId
 
 
 class SentEntry(NamedTuple):
-    """One entry that holds messages of a ``send_many``: where, and which of the values."""
+    """One entry with messages of a ``send_many``: its position, and the rows of the values."""
 
     topic: str
     partition: int
@@ -36,7 +36,7 @@ class SentEntry(NamedTuple):
 class SentBatch:
     """The receipts of a ``send_many``: every value is stored durably.
 
-    `entries` says where, entry by entry; `message_ids` makes an id for each value.
+    `entries` contains the positions by entry; `message_ids` makes an id for each value.
     """
 
     __slots__ = ("_size", "entries")
@@ -49,7 +49,7 @@ class SentBatch:
         return self._size
 
     def message_ids(self) -> list[MessageId]:
-        """The id of each value, in the order in which the values were given."""
+        """The id of each value, in the order of the values."""
         ids: dict[int, MessageId] = {}
         for entry in self.entries:
             ids.update(zip(entry.rows, entry.message_ids(), strict=True))

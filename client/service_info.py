@@ -1,4 +1,4 @@
-"""Which cluster a client connects to: one, several with a first choice, or whichever it's told."""
+"""The cluster of a client: a fixed one, several with a primary one, or one from a provider."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEFAULT_PORT = 6650
 
 
 def parse_service_url(url: object) -> list[str]:
-    """The addresses in ``pulsar://host:port[,host:port…]``, as ``host:port``.
+    """Return the addresses in ``pulsar://host:port[,host:port…]``, as ``host:port``.
 
     Raises `InvalidUrl`.
     """
@@ -47,9 +47,9 @@ class ServiceInfo:
         authentication: Authentication | None = None,
         tls_trust_certs_file_path: str | None = None,
     ) -> None:
-        """``authentication`` are the credentials for this cluster.
+        """``authentication`` is the credentials for this cluster.
 
-        Raises `InvalidUrl`, `InvalidConfiguration` for credentials that are none, and
+        Raises `InvalidUrl`, `InvalidConfiguration` for an object that isn't credentials, and
         `OperationNotSupported` for a path of certificates.
         """
         parse_service_url(service_url)
@@ -93,33 +93,36 @@ class ServiceInfo:
 
 
 class ServiceInfoProvider:
-    """Base of classes that tell a client which cluster to use, and when to use another one.
+    """Base of classes that choose a client's cluster, and switch it at run time.
 
-    A client calls `initial_service_info` and `initialize` once each, when it's made, and
-    `close` when it's closed. Make a provider for each client.
+    A client calls `initial_service_info` and `initialize` once each, when it is created, and
+    `close` when it is closed. Make a provider for each client.
     """
 
     def initial_service_info(self) -> ServiceInfo:
-        """The cluster to begin with."""
+        """Return the first cluster."""
         raise NotImplementedError
 
     def initialize(self, on_service_info_update: Callable[[ServiceInfo], None]) -> None:
-        """Begin, and keep the function: any thread may call it, at any time, to have the client
-        use another cluster from then on. It returns at once, and does nothing after `close`."""
+        """Start, and keep ``on_service_info_update``.
+
+        Any thread may call this function at any time to switch the client to another cluster. It
+        returns at once, and does nothing after `close`.
+        """
         raise NotImplementedError
 
     def close(self) -> None:
-        """Stop what works in the background."""
+        """Stop the background work."""
 
 
 class AutoClusterFailover:
-    """Use the primary cluster; while that doesn't answer, the first secondary one that does.
+    """Uses the primary cluster, or while it doesn't answer the first secondary one that does.
 
-    Given to a `Client` as its ``service_url``. The cluster in use is probed every
-    ``check_interval_ms``. After ``failover_threshold`` probes in vain, one after the other, the
-    client goes to the first cluster that answers; after ``switch_back_threshold`` answers of
-    the primary one, one after the other, it goes back. Producers, consumers and readers go on
-    there by themselves.
+    Pass it to a `Client` as its ``service_url``. The cluster in use is probed every
+    ``check_interval_ms``. After ``failover_threshold`` consecutive failed probes the client
+    switches to the first cluster that answers. After ``switch_back_threshold`` consecutive answers
+    of the primary cluster it switches back. Producers, consumers and readers continue there
+    automatically.
     """
 
     def __init__(
@@ -130,9 +133,10 @@ class AutoClusterFailover:
         failover_threshold: int = 1,
         switch_back_threshold: int = 1,
     ) -> None:
-        """``secondary`` are in the order in which they're tried.
+        """``secondary`` are tried in this order.
 
-        Raises `InvalidConfiguration` without any, and for what isn't of its type or positive.
+        Raises `InvalidConfiguration` if there are none, and for arguments of the wrong type or
+        numbers that aren't positive.
         """
         if not isinstance(primary, ServiceInfo):
             raise InvalidConfiguration(f"primary must be a ServiceInfo: {primary!r}")

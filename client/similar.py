@@ -1,4 +1,4 @@
-"""What a refusal says of a topic that doesn't exist: the topics with a similar name."""
+"""The text of an error for a missing topic, with topics of a similar name."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from difflib import get_close_matches
 from velaray.events.ids import TopicName
 
 NAMES = 3
-"""How many names a refusal proposes."""
+"""Number of names that the text proposes."""
 
 
 def missing_topic(topic: TopicName, names: Iterable[str]) -> str:
-    """The text of the refusal. ``names`` are the full names of its namespace's topics."""
+    """Return the text of the error. ``names`` are the full names of the namespace's topics."""
     base = topic.topic
-    # Full names have their beginning in common, which would make all of them similar.
+    # Compare without the common prefix, which would make all full names similar.
     known = {TopicName.parse(name).local: name for name in names}
     if base.local in known:
         return f"there is no topic {topic}: {base} has no such partition"

@@ -1,4 +1,4 @@
-"""What a consumer asks for: one subscription, the same for all of its partitions."""
+"""The description of a subscription, which all partitions of a consumer share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from velaray.wire.schemas import to_proto
 
 @dataclass(frozen=True)
 class Subscription:
-    """What to subscribe to and how."""
+    """The subscription's topic-independent parameters."""
 
     name: str
     consumer_type: ConsumerType = ConsumerType.Exclusive
@@ -41,16 +41,16 @@ class Subscription:
 
     @property
     def durable(self) -> bool:
-        """Whether the service keeps the subscription when its consumers are gone."""
+        """Whether the service keeps the subscription without consumers."""
         return self.start is None
 
     @property
     def shared(self) -> bool:
-        """Whether several consumers get messages: redelivery is then asked for by entry."""
+        """Whether several consumers get messages: redelivery is requested by entry then."""
         return self.consumer_type in (ConsumerType.Shared, ConsumerType.KeyShared)
 
     def command(self, topic: str, consumer_id: int) -> pb.CommandSubscribe:
-        """The command to subscribe, but for where to start."""
+        """Build the command to subscribe, without the start position."""
         subscribe = pb.CommandSubscribe(
             topic=topic,
             subscription=self.name,
@@ -77,7 +77,10 @@ class Subscription:
         return subscribe
 
     def of_new_topics(self) -> Subscription:
-        """The same for topics that were made after the consumer: nothing of them is missed."""
+        """Return the subscription for topics that are newer than the consumer.
+
+        It begins at the start of the topics, so that no message is missed.
+        """
         if self.start is None:
             return replace(self, initial_position=InitialPosition.Earliest)
         if self.start == MessageId.latest:
@@ -85,5 +88,5 @@ class Subscription:
         return self
 
     def with_queue_size(self, size: int) -> Subscription:
-        """The same with another bound on the messages that wait."""
+        """Return the subscription with another limit of waiting messages."""
         return replace(self, queue_size=size)

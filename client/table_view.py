@@ -25,10 +25,9 @@ Listener = Callable[[str, Any], None]
 class TableView(Generic[T]):
     """A live map from key to newest value. Made by `velaray.aio.Client.create_table_view`.
 
-    A tombstone or an empty value removes its key; messages without key are left out. Memory
-    is that of all keys and their newest values. A value that can't be decoded is logged and leaves
-    the former one. When it's created it holds everything that
-    was published before.
+    A tombstone or an empty value removes its key; messages without a key are ignored. The view uses
+    memory for all keys and their newest values. An undecodable value is logged, and the former
+    value stays. A new view contains everything that was published before.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class TableView(Generic[T]):
         self._on_close = on_close
 
     async def start(self) -> None:
-        """Read what there is, then follow; called by the client."""
+        """Read the existing messages, then follow the topic; called by the client."""
         await self._reader.start()
         while await self._reader.has_message_available():
             self._apply(await self._reader.read_next())
@@ -85,28 +84,28 @@ class TableView(Generic[T]):
                 listener(key, value)
 
     def get(self, key: str) -> T | None:
-        """The newest value of ``key``, None if there is none.
+        """Return the newest value of ``key``, None if there is none.
 
-        Raises the error that ended the view, if the service refused to go on.
+        Raises the service's error that ended the view, if there is one.
         """
         if self._error is not None:
             raise self._error
         return self._values.get(key)
 
     def items(self) -> list[tuple[str, T]]:
-        """All keys and their newest values, as of now."""
+        """Return all keys and their newest values, as of now."""
         return list(self._values.items())
 
     def for_each(self, callback: Listener) -> None:
-        """Call ``callback(key, value)`` for every key there is now."""
+        """Call ``callback(key, value)`` for every current key."""
         for key, value in self.items():
             callback(key, value)
 
     def for_each_and_listen(self, callback: Listener) -> None:
-        """As `for_each`, then for every new value as it comes.
+        """Call ``callback`` as `for_each`, then for every new value.
 
-        For a key that is removed that is None, or b"" without a schema. What the callback raises
-        for a new value is logged.
+        The value of a removed key is None, or b"" without a schema. Exceptions of the callback for
+        new values are logged.
         """
         self.for_each(callback)
         self._listeners.append(callback)
@@ -119,7 +118,7 @@ class TableView(Generic[T]):
         self._on_close(self)
 
     def stop(self) -> None:
-        """Stop at once, without telling the service."""
+        """Stop at once, without a message to the service."""
         if self._updates is not None:
             self._updates.cancel()
         self._reader.stop()

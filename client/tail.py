@@ -1,4 +1,4 @@
-"""How far the service has delivered a topic partition."""
+"""The service's progress in delivering a topic partition."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ _NOTHING = (-1, -1)
 
 
 class Tail:
-    """The last entry that came over this connection, whatever was in it."""
+    """The last entry that was delivered over this connection."""
 
     def __init__(self) -> None:
         self.last: Where = _NOTHING
         self._waiting: list[asyncio.Future[None]] = []
 
     def restart(self) -> None:
-        """Delivery begins anew."""
+        """Start a new delivery."""
         self.last = _NOTHING
 
     def came(self, where: Where) -> None:
-        """An entry was delivered."""
+        """Note a delivered entry."""
         self.last = where
         if self._waiting:
             self.wake()
 
     def wake(self) -> None:
-        """Have everyone who waits look again."""
+        """Wake all waiters to check again."""
         waiting, self._waiting = self._waiting, []
         for future in waiting:
             if not future.done():
                 future.set_result(None)
 
     async def change(self) -> None:
-        """Return when an entry came, or something else happened."""
+        """Wait until an entry is delivered or another event wakes the waiters."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         await future

@@ -1,4 +1,4 @@
-"""What a consumer asks the service about its topic partition."""
+"""A consumer's requests about its topic partition."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ from velaray.wire import pulsar_pb2 as pb
 
 
 class Asking(Protocol):
-    """What the queries need of the consumer."""
+    """What the requests need from the consumer."""
 
     topic: str
     partition: int
     consumer_id: int
 
     async def attached(self) -> Connection:
-        """The connection, as soon as there is one. Raises the error that ended the consumer."""
+        """Return the connection, as soon as there is one.
+
+        Raises the error that ended the consumer.
+        """
         ...
 
     async def comes(self, last: MessageId) -> bool:
@@ -36,7 +39,7 @@ class Asking(Protocol):
 
 
 class TopicQueries:
-    """Requests about one topic partition, repeated over reconnects for one operation timeout."""
+    """Requests about one topic partition, repeated after reconnects for one operation timeout."""
 
     def __init__(
         self, core: Core, subscription: Subscription, consumer: Asking, position: ReadPosition
@@ -47,7 +50,7 @@ class TopicQueries:
         self._position = position
 
     async def request(self, what: str, make: Callable[[], Any]) -> Any:
-        """The answer to the command that ``make`` returns."""
+        """Return the response to the command that ``make`` builds."""
 
         async def attempt() -> Any:
             connection = await self._consumer.attached()
@@ -56,7 +59,7 @@ class TopicQueries:
         return await self._core.retrying(f"{what} on {self._consumer.topic}", attempt)
 
     async def last_message_id(self) -> tuple[MessageId, MessageId]:
-        """The topic's last message (entry -1: none), and what is acknowledged up to."""
+        """Return the topic's last message (entry -1: none) and the acknowledged position."""
         consumer = self._consumer
         answer = await self.request(
             "asking for the last message",
@@ -67,17 +70,17 @@ class TopicQueries:
         )
 
     async def hold_position(self) -> None:
-        """Note where a subscription that isn't durable begins.
+        """Store where a subscription that isn't durable begins.
 
-        The service forgets that with the connection, and what is published until the next one
-        must not be missed.
+        The service loses this position with the connection. The consumer must not miss messages
+        that are published before the next connection.
         """
         if not self._subscription.durable and self._position.taken is None:
             marked = (await self.last_message_id())[1]
             self._position.hold(marked, self._consumer.partition)
 
     async def span(self, start: Spot, limits: SpanLimits) -> Span:
-        """The next step of a reader that goes in steps."""
+        """Return the next step of a reader that reads in steps."""
         consumer = self._consumer
         answer = await self.request(
             "asking what comes next",
@@ -90,16 +93,16 @@ class TopicQueries:
         return read_bounds.from_proto(answer.span, start, consumer.topic)
 
     async def has_message_available(self) -> bool:
-        """Whether the topic has a message after the last that was taken, or the start.
+        """Whether the topic has a message after the last taken one, or after the start.
 
-        Raises `Timeout` if the service delivers nothing of what it has.
+        Raises `Timeout` if the service delivers none of its messages.
         """
         last, marked = await self.last_message_id()
         if last.entry_id() < 0 or not self._position.is_before(last, marked):
             return False
         if not self._subscription.queue_size:
             return True
-        # Entries that were never completed, or can't be read, are there but aren't messages.
+        # Incomplete chunked messages and unreadable entries are in the topic but aren't messages.
         try:
             async with asyncio.timeout(self._core.timeout):
                 return await self._consumer.comes(last)

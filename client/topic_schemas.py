@@ -1,4 +1,4 @@
-"""Schemas of topics, asked for once: by version, and versions by schema."""
+"""Caches of topics' schemas: schemas by version, and versions by schema."""
 
 from __future__ import annotations
 
@@ -18,60 +18,63 @@ from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.schemas import NO_VERSION, VERSION_BYTES, from_proto, to_proto
 
 MOST_KNOWN = 1000
-"""Schemas that a client, and decoders that a consumer, remembers; who was used last, stays."""
+"""Limit of a client's cached schemas, and of a consumer's cached decoders.
+
+The most recently used ones stay.
+"""
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
 class Recent(Generic[K, V]):
-    """The values that were used last."""
+    """A cache of the most recently used values."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._values: OrderedDict[K, V] = OrderedDict()
 
     def get(self, key: K) -> V | None:
-        """The value of ``key``, if it's known."""
+        """Return the value of ``key``; None if it isn't cached."""
         found = self._values.get(key)
         if found is not None:
             self._values.move_to_end(key)
         return found
 
     def put(self, key: K, value: V) -> None:
-        """Remember a value."""
+        """Add a value."""
         self._values[key] = value
         if len(self._values) > self._limit:
             self._values.popitem(last=False)
 
     def forget(self, key: K, value: V) -> None:
-        """Forget a value, unless another has come in its place."""
+        """Remove this value, unless it was replaced by another one."""
         if self._values.get(key) is value:
             del self._values[key]
 
 
 class Requester(Protocol):
-    """What `Schemas` needs of the client."""
+    """What `Schemas` needs from the client."""
 
     lookup: Lookup
     attempt_timeout: float
 
     async def retrying(self, what: str, attempt: Callable[[], Awaitable[V]]) -> V:
-        """Return what the first attempt returns that succeeds."""
+        """Return the result of the first successful attempt."""
 
     def spawn(self, work: Coroutine[Any, Any, V]) -> asyncio.Task[V]:
-        """Run work on the client's loop."""
+        """Run ``work`` on the client's loop."""
 
 
 class Schemas:
-    """What one client knows of its topics' schemas; who asks for the same waits together."""
+    """The schemas of one client's topics; concurrent requests for the same schema are shared."""
 
     def __init__(self, core: Requester) -> None:
         self._core = core
         self._known: Recent[tuple[str, Hashable], asyncio.Task[Any]] = Recent(MOST_KNOWN)
 
     async def at(self, topic: str, version: bytes) -> SchemaInfo:
-        """The schema of this version. Raises `TopicNotFound` if there's none."""
+        """Return the schema of this version. Raises `TopicNotFound` if there is none."""
         what = f"asking for a schema of {topic}"
         found: SchemaInfo = await self._once(
             (_whole(topic), version), what, lambda: self._get(topic, version)
@@ -79,7 +82,7 @@ class Schemas:
         return found
 
     async def latest(self, topic: str) -> SchemaInfo | None:
-        """The newest schema as of now; None if the topic has none."""
+        """Return the newest schema as of now; None if the topic has none."""
         try:
             return await self._core.retrying(
                 f"asking for the schema of {topic}", lambda: self._get(topic, NO_VERSION)
@@ -88,7 +91,7 @@ class Schemas:
             return None
 
     async def version_of(self, topic: str, schema: SchemaInfo) -> bytes:
-        """The version of a schema, which is registered if the topic's rules allow it.
+        """Return the version of a schema; register the schema if the topic's rules allow it.
 
         Raises `IncompatibleSchema` if they don't.
         """
@@ -135,14 +138,14 @@ def _whole(topic: str) -> str:
 
 
 class Decoder(NamedTuple):
-    """How to decode what was written with one schema; ``pairs``: with the message's key."""
+    """Decodes messages of one schema; ``pairs``: with the message's key."""
 
     decode: Decode
     pairs: bool
 
     @staticmethod
     def made(schema: Schema[Any], writer: SchemaInfo | None) -> Decoder:
-        """By ``schema``, of what was written with ``writer``."""
+        """Make the decoder of ``schema`` for messages written with ``writer``."""
         try:
             return Decoder(schema.decoder(writer), schema.has_separate_key(writer))
         except UndecodableMessage as error:
@@ -150,7 +153,7 @@ class Decoder(NamedTuple):
 
     @staticmethod
     def failing(reason: str) -> Decoder:
-        """Raises `UndecodableMessage` with this reason for every payload."""
+        """Make a decoder that raises `UndecodableMessage` with this reason for every payload."""
 
         def decode(_: object, __: object) -> Any:
             raise UndecodableMessage(reason)
@@ -159,9 +162,10 @@ class Decoder(NamedTuple):
 
 
 class Decoders:
-    """How to decode the entries of one topic partition: by the versions that they're stamped with.
+    """The decoders for the entries of one topic partition, by schema version.
 
-    On the loop's thread. A schema that is all the same to its writers has one decoder for all.
+    On the loop's thread. A schema that doesn't depend on the writer's schema has one decoder for
+    all versions.
     """
 
     def __init__(self, schemas: Schemas, topic: str, schema: Schema[Any]) -> None:
@@ -172,7 +176,7 @@ class Decoders:
         self._known: Recent[bytes, Decoder] = Recent(MOST_KNOWN)
 
     def set(self, info: EntryInfo) -> bool:
-        """Give ``info`` its decoder; False if `learn` must find out first."""
+        """Set the decoder of ``info``; False if `learn` must find it first."""
         version = info.metadata.schema_version
         found: Decoder | None = self._unstamped
         if version and self._schema.by_writer:
@@ -183,9 +187,9 @@ class Decoders:
         return True
 
     async def learn(self, version: bytes) -> None:
-        """Find out how to decode what is stamped with ``version``.
+        """Find the decoder for entries of ``version``.
 
-        Raises `TRANSIENT` errors; for others, what is so stamped can't be decoded.
+        Raises `TRANSIENT` errors. After any other error entries of that version are undecodable.
         """
         try:
             if len(version) != VERSION_BYTES:

@@ -1,4 +1,4 @@
-"""The topics of a consumer: all their partitions, kept up to date, and patterns of names."""
+"""The topics of a consumer: their partitions, kept up to date, and patterns of names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ConsumerInbox(Inbox, Protocol):
     """An inbox that a consumer can close."""
 
     def close(self, error: VelarayError) -> None:
-        """Everyone who waits, now or later, gets ``error``."""
+        """Raise ``error`` in waiting and later calls."""
 
 
 class TopicSet:
@@ -58,10 +58,10 @@ class TopicSet:
     async def add(
         self, topics: Sequence[TopicName], new: bool = False, create: bool = True
     ) -> None:
-        """Subscribe to topics with all their partitions; to all or, on an error, to none.
+        """Subscribe to topics with all their partitions; after an error to none of them.
 
-        ``new``: they were made after the consumer. ``create``: a topic that doesn't exist is
-        created, as the service's policy allows; else it is a `TopicNotFound`.
+        ``new``: the topics are newer than the consumer. ``create``: missing topics are created, as
+        the service's policy allows; otherwise they raise `TopicNotFound`.
         """
         counts = await asyncio.gather(*(self._partitions_of(topic, create) for topic in topics))
         added: list[TopicName] = []
@@ -111,7 +111,7 @@ class TopicSet:
         )
 
     def watch_pattern(self, pattern: TopicPattern, period: float) -> None:
-        """Look for topics that match, every ``period`` seconds, and subscribe to new ones."""
+        """Look for matching topics every ``period`` seconds, and subscribe to new ones."""
 
         async def watch() -> None:
             while True:
@@ -125,7 +125,10 @@ class TopicSet:
         self._watchers.append(self._core.spawn(watch()))
 
     def of(self, message_id: MessageId) -> PartitionConsumer:
-        """The partition that an id belongs to. Raises `InvalidMessage` if that's unclear."""
+        """Return the partition that an id belongs to.
+
+        Raises `InvalidMessage` if that is ambiguous.
+        """
         parts = self.parts
         topic = message_id.topic_name()
         if topic is not None and topic in parts:
@@ -142,13 +145,13 @@ class TopicSet:
         )
 
     async def positions(self) -> dict[str, tuple[MessageId, MessageId]]:
-        """Of every partition its last message, and what is acknowledged up to."""
+        """Return every partition's last message and acknowledged position."""
         parts = self.parts
         found = await asyncio.gather(*(part.queries.last_message_id() for part in parts.values()))
         return dict(zip(parts, found, strict=True))
 
     async def spans(self, steps: Mapping[str, tuple[Spot, SpanLimits]]) -> dict[str, Span]:
-        """The next step in each of these partitions."""
+        """Return the next step in each of these partitions."""
         parts = self.parts
         found = await asyncio.gather(
             *(parts[name].queries.span(*step) for name, step in steps.items())
@@ -156,13 +159,16 @@ class TopicSet:
         return dict(zip(steps, found, strict=True))
 
     async def last_message_ids(self) -> list[MessageId]:
-        """The last id of every partition, with its topic; entry id -1 where there is none."""
+        """Return the last id of every partition, with its topic; entry id -1 if there is none."""
         parts = self.parts.values()
         found = await asyncio.gather(*(part.queries.last_message_id() for part in parts))
         return [last for last, _ in found]
 
     async def last_message_id(self) -> MessageId:
-        """The last id of the topic. Raises `OperationNotSupported` for several partitions."""
+        """Return the last id of the topic.
+
+        Raises `OperationNotSupported` for several partitions.
+        """
         parts = list(self.parts.values())
         if len(parts) != 1:
             raise OperationNotSupported(
@@ -172,7 +178,7 @@ class TopicSet:
         return (await parts[0].queries.last_message_id())[0]
 
     def pause(self, paused: bool) -> None:
-        """Have the service send no more messages, or go on."""
+        """Pause or resume the delivery of messages."""
         self._paused = paused
         for part in self.parts.values():
             part.pause(paused)
@@ -185,7 +191,7 @@ class TopicSet:
             part.stop()
 
     async def close(self) -> None:
-        """Leave all partitions, with acknowledgements made durable."""
+        """Leave all partitions, after making acknowledgements durable."""
         for watcher in self._watchers:
             watcher.cancel()
         await asyncio.gather(*(part.close() for part in self.parts.values()))
@@ -210,7 +216,7 @@ class TopicPattern:
             raise InvalidConfiguration(f"topic pattern {pattern!r}: {error}") from error
 
     async def matches(self, core: Core) -> list[TopicName]:
-        """The topics that exist now and match."""
+        """Return the existing topics that match."""
         names = await core.retrying(
             f"listing the topics of {self._namespace}",
             lambda: core.lookup.topics_of(self._namespace, self._mode),
@@ -218,5 +224,5 @@ class TopicPattern:
         return [topic_name(name) for name in names if self.matches_name(name)]
 
     def matches_name(self, name: str) -> bool:
-        """Whether a full topic name matches, its domain left aside."""
+        """Whether a full topic name matches, regardless of its domain."""
         return self._pattern.fullmatch(name.partition("://")[2]) is not None

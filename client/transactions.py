@@ -1,4 +1,4 @@
-"""Transactions: messages and acknowledgements that count all together, or not at all."""
+"""Transactions: messages and acknowledgements that are committed together, or not at all."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from velaray.wire import pulsar_pb2 as pb
 logger = logging.getLogger("velaray")
 
 ASSIGN = TopicName("pulsar", "system", "transaction_coordinator_assign")
-"""The topic whose partitions stand for the coordinators."""
+"""The topic whose partitions represent the coordinators."""
 OPEN_AT_ONCE = 64
-"""Open transactions of a client for which it keeps to one coordinator."""
+"""Number of open transactions for which a client stays with one coordinator."""
 
 T = TypeVar("T")
 
 
 class Sender(Protocol):
-    """What sends messages to one topic partition."""
+    """Sends messages to one topic partition."""
 
     topic: str
 
@@ -53,15 +53,15 @@ class Sender(Protocol):
         """Send the current batch without waiting for more messages."""
 
     def awaits(self, joining: asyncio.Future[None]) -> None:
-        """Messages will be sent when this is done: who waits for all of them waits for it."""
+        """Wait for ``joining`` when waiting for all messages: more messages are sent after it."""
 
 
 class Coordinators:
-    """The way to the coordinators of the service.
+    """Access to the coordinators of the service.
 
-    A client keeps to one, so that what its transactions have logged shares syncs there, and no
-    more coordinators run than are needed; any one will do. With many transactions open it goes on
-    to others.
+    A client stays with one coordinator, so that the records of its transactions share syncs and no
+    unnecessary coordinators run. Every coordinator is suitable. A client with many open
+    transactions uses further ones.
     """
 
     def __init__(self, core: Core) -> None:
@@ -72,11 +72,11 @@ class Coordinators:
         self._counted_at = 0.0
         self._greeted: dict[int, Connection] = {}
         self.left = False
-        """Whether the client has gone to another cluster: these are asked nothing any more."""
+        """Whether the client has left the cluster: these coordinators get no more requests then."""
         core.when_switched.add(self._leave)
 
     def _leave(self) -> None:
-        # Ids mean other transactions there, or none.
+        # Ids belong to other transactions there, or to none.
         self.left = True
         self.core.when_switched.discard(self._leave)
         for txn in list(self.open):
@@ -91,20 +91,26 @@ class Coordinators:
             )
 
     async def begin(self, timeout_s: float) -> Transaction:
-        """Begin a transaction. Raises `InvalidConfiguration` if the service has no coordinators,
-        and what its refusal says."""
+        """Begin a transaction.
+
+        Raises `InvalidConfiguration` if the service has no coordinators, and the service's
+        refusals.
+        """
         number = (self._first + len(self.open) // OPEN_AT_ONCE) % await self.count()
         try:
             return await self.begin_at(number, timeout_s)
         except VelarayError:
-            self._first += 1  # whoever tries again may have more luck with another one
+            self._first += 1  # a retry uses another coordinator
             raise
 
     async def begin_at(
         self, number: int, timeout_s: float, of_sequence: tuple[str, int] | None = None
     ) -> Transaction:
-        """Begin a transaction of this coordinator, for that number of a series of commits if one
-        is given. Raises what its refusal says."""
+        """Begin a transaction of this coordinator.
+
+        ``number`` is the number of a commit sequence, if it belongs to one. Raises the service's
+        refusals.
+        """
         timeout_ms = max(1, round(timeout_s * 1000))
         command = pb.CommandNewTxn(txn_ttl_millis=timeout_ms, tc_id=number)
         if of_sequence is not None:
@@ -114,7 +120,7 @@ class Coordinators:
         return Transaction(self, found, timeout_s)
 
     async def count(self) -> int:
-        """How many there are. Raises `InvalidConfiguration` if there are none."""
+        """Return the number of coordinators. Raises `InvalidConfiguration` if there are none."""
         now = self.core.loop.time()
         if not self._count or now - self._counted_at > PARTITIONS_UPDATE_SECONDS:
             self._count = await self.core.partitions_of(str(ASSIGN), create=False)
@@ -124,9 +130,9 @@ class Coordinators:
         return self._count
 
     async def request(self, number: int, command: Callable[[], Any]) -> Any:
-        """The answer of a coordinator, asked again while that may help, for one operation's time.
+        """Return a coordinator's response; repeat after transient errors for one operation timeout.
 
-        What is asked must be harmless twice.
+        The request must be idempotent.
         """
 
         async def attempt() -> Any:
@@ -140,7 +146,7 @@ class Coordinators:
                 self._greeted.pop(number, None)
                 raise ServiceUnitNotReady(f"it isn't there any more: {error}") from error
             except VelarayError:
-                self._greeted.pop(number, None)  # it may be elsewhere by now
+                self._greeted.pop(number, None)  # it may have moved
                 raise
             return answer
 
@@ -159,7 +165,10 @@ class Coordinators:
         return connection
 
     async def close(self) -> None:
-        """Abort what is open; what can't be, in one operation's time, is left to its timeout."""
+        """Abort the open transactions.
+
+        Those that can't be aborted within one operation timeout end by their timeouts.
+        """
         await asyncio.gather(*(self._give_up(txn) for txn in self._still_open()))
 
     def _still_open(self) -> list[Transaction]:
@@ -174,7 +183,7 @@ class Coordinators:
 
 
 class _Joining:
-    """A participant that the coordinator is told of, and what waits for that, in order."""
+    """The registration of a participant with the coordinator, and the work that waits for it."""
 
     __slots__ = ("error", "over", "waiting")
 
@@ -185,11 +194,14 @@ class _Joining:
 
 
 class Transaction:
-    """One transaction of a client: pass it to what sends and acknowledges, then commit it.
+    """One transaction of a client.
 
-    As an asynchronous context manager it commits on leaving, and aborts if an exception leaves.
-    After its timeout it is aborted, by the service as well; so is one whose client is shut down,
-    or dies. Closing the client in good order aborts what is open at once.
+    Pass it to the methods that send and acknowledge, then commit it.
+
+    As an asynchronous context manager it commits at the end of the block, or aborts after an
+    exception. It is aborted after its timeout, by the service as well; this includes transactions
+    of clients that were shut down or died. Closing the client in good order aborts its open
+    transactions at once.
     """
 
     def __init__(self, coordinators: Coordinators, txn_id: TransactionId, timeout_s: float) -> None:
@@ -211,12 +223,12 @@ class Transaction:
 
     @property
     def txn_id(self) -> TransactionId:
-        """Its id: the coordinator's number, and its sequence there."""
+        """The id: the coordinator's number, and the sequence number there."""
         return self._id
 
     @property
     def state(self) -> TransactionState:
-        """Where it is, as far as this client knows."""
+        """The state, as far as this client knows."""
         return self._state
 
     async def __aenter__(self) -> Self:
@@ -235,10 +247,10 @@ class Transaction:
         elif self._state == TransactionState.OPEN:
             try:
                 await self.abort()
-            except VelarayError as failure:  # what leaves the block is to be seen
+            except VelarayError as failure:  # the exception of the block is the one to raise
                 logger.warning("%r ends by its timeout: can't be aborted: %s", self, failure)
 
-    # -- what is done in it; not for users -----------------------------------------
+    # -- operations; not for users -------------------------------------------------
 
     def belongs_to(self, core: Core) -> None:
         """Raise `InvalidConfiguration` unless the client with this core made it."""
@@ -250,9 +262,9 @@ class Transaction:
         self._coordinators.check()
 
     async def run(self, operation: Coroutine[Any, Any, T]) -> T:
-        """Do something that belongs to the transaction; committing waits for it.
+        """Run an operation of the transaction; committing waits for it.
 
-        It is done to its end, even if whoever waits for it is cancelled. Raises
+        The operation runs to its end, even if the caller is cancelled. Raises
         `InvalidTxnStatusError` if the transaction isn't open.
         """
         try:
@@ -270,7 +282,7 @@ class Transaction:
     def send(
         self, part: Sender, message: OutgoingMessage, done: Done, urgent: bool = False
     ) -> None:
-        """Have ``part`` send a message, as soon as the coordinator knows of its topic.
+        """Send a message with ``part``, as soon as its topic is registered with the coordinator.
 
         Committing waits for it. ``done`` is called exactly once. Messages to one topic partition
         keep their order; an urgent one doesn't wait for its batch to fill. Raises
@@ -290,7 +302,7 @@ class Transaction:
                 return
             part.send(message, ended)
             if urgent or self._state != TransactionState.OPEN:
-                self._core.loop.call_soon(part.flush_batch)  # with what else is sent by now
+                self._core.loop.call_soon(part.flush_batch)  # with everything sent until then
 
         joining = self._when_joined((part.topic, None), go)
         if not joining.over.done():
@@ -309,17 +321,17 @@ class Transaction:
             self._idle.set_result(None)
 
     def when_ended(self, tell: Callable[[bool], object]) -> None:
-        """Have ``tell`` called with whether it was committed, once that is known."""
+        """Call ``tell`` with whether the transaction was committed, once that is known."""
         self._on_end.append(tell)
 
     # -- participants --------------------------------------------------------------
 
     async def join_topic(self, topic: str) -> None:
-        """Tell the coordinator, once, that the topic partition gets messages in it."""
+        """Register a topic partition that gets messages with the coordinator, once."""
         await self._join((topic, None))
 
     async def join_subscription(self, topic: str, subscription: str) -> None:
-        """Tell the coordinator, once, that the subscription gets acknowledgements in it."""
+        """Register a subscription that gets acknowledgements with the coordinator, once."""
         await self._join((topic, subscription))
 
     async def _join(self, who: tuple[str, str | None]) -> None:
@@ -357,15 +369,15 @@ class Transaction:
         for go in waiting:
             go(joining.error)
 
-    # -- its end -------------------------------------------------------------------
+    # -- completion ----------------------------------------------------------------
 
     async def commit(self) -> None:
-        """Commit, once everything done in it is stored. When it returns everybody has the verdict.
+        """Commit, once all its operations are stored; every participant knows the result on return.
 
-        Of one that is committed it says so again. Raises `TransactionHasOperationFailed` if
-        something done in it failed: then it is aborted. Raises `InvalidTxnStatusError` if it was
-        aborted, or its time is over. On `Timeout` it may be committed or not: another
-        ``commit`` tells.
+        Committing a committed transaction does nothing. Raises `TransactionHasOperationFailed` if
+        one of its operations failed; it is aborted then. Raises `InvalidTxnStatusError` if it was
+        aborted, or its timeout is over. On `Timeout` it may be committed or not: another ``commit``
+        returns the result.
         """
         if self._state == TransactionState.COMMITTED:
             return
@@ -373,11 +385,11 @@ class Transaction:
         await self._end(pb.COMMIT, TransactionState.COMMITTING, TransactionState.COMMITTED)
 
     async def prepare(self) -> TransactionId:
-        """Complete it; a commit sequence decides its end (`velaray.client.commit_sequence`).
+        """Complete the operations; a commit sequence ends it (`velaray.client.commit_sequence`).
 
-        Everything done in it is stored when it returns, and nothing more is taken. It stays open
-        at the service, whoever leaves, until it is committed, or aborted by its timeout. Raises
-        as `commit` if something done in it failed, or it isn't open.
+        All its operations are stored on return, and no more are accepted. The service keeps it
+        open, even after the client has left, until it is committed, or aborted by its timeout.
+        Raises as `commit` if one of its operations failed, or it isn't open.
         """
         await self._complete()
         self._coordinators.open.discard(self)
@@ -393,7 +405,10 @@ class Transaction:
             ) from self._failed
 
     async def abort(self) -> None:
-        """Abort: nothing of it ever counts. Raises as `commit`, but for what failed in it."""
+        """Abort: its operations never take effect.
+
+        Raises as `commit`, except for failures of its operations.
+        """
         if self._state == TransactionState.ABORTED:
             return
         self._leave(TransactionState.ABORTING)
@@ -401,7 +416,7 @@ class Transaction:
         await self._end(pb.ABORT, TransactionState.ABORTING, TransactionState.ABORTED)
 
     def _leave(self, to: TransactionState) -> None:
-        # An end whose outcome isn't known may be asked for again.
+        # An end whose outcome is unknown may be requested again.
         if self._state not in (TransactionState.OPEN, to):
             raise InvalidTxnStatusError(f"{self!r} can't be {to.name}")
         self._state = to
@@ -434,7 +449,7 @@ class Transaction:
             tell(state == TransactionState.COMMITTED)
 
     def lost(self) -> None:
-        """The client has left its cluster; not for users."""
+        """Note that the client has left its cluster; not for users."""
         self._timer.cancel()
         self._over(TransactionState.ERROR)
 
@@ -444,7 +459,7 @@ class Transaction:
 
 
 def _add(txn: TransactionId, topic: str, subscription: str | None) -> Any:
-    """The command that tells a coordinator of a participant."""
+    """Build the command that registers a participant."""
     most, least = txn
     if subscription is None:
         return pb.CommandAddPartitionToTxn(

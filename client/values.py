@@ -1,4 +1,4 @@
-"""The values and keys of a ``send_many``: checked, cut into entries, packed. No I/O."""
+"""The values and keys of a ``send_many``: validation, division into entries, encoding. No I/O."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from velaray.client.schema.primitives import StringSchema
 from velaray.wire.batches import pack, pack_plain
 
 ENTRY_SIZE = 512 * 1024
-"""Bytes of payload that an entry of ``send_many`` is filled up to."""
+"""Target size of an entry's payload in ``send_many``, in bytes."""
 
 ENTRY_MESSAGES = 16_384
-"""Messages that it has at most."""
+"""Limit of messages in an entry."""
 
 _HEAD = 24
-"""What a message counts beside its value and key, at most."""
+"""Largest overhead of a message, besides its value and key, in bytes."""
 
 
 class Values(Protocol):
@@ -37,16 +37,16 @@ class Values(Protocol):
     def __len__(self) -> int: ...
 
     def room(self, row: int) -> int:
-        """Bytes that a value needs in a batch, at most."""
+        """Upper bound of the bytes that a value needs in a batch."""
 
     def largest(self) -> int:
-        """The row of the value that needs most."""
+        """The row of the value that needs the most bytes."""
 
     def cuts(self, size: int) -> Iterator[tuple[int, int]]:
-        """Consecutive rows that fit into entries of ``size`` bytes of payload."""
+        """Yield consecutive rows that fit into entries of ``size`` bytes of payload."""
 
     def pack(self, first: int, end: int) -> bytes | memoryview:
-        """The payload of a batch of these rows."""
+        """Encode these rows as the payload of a batch."""
 
     def key(self, row: int) -> str | None:
         """The key of a row, None if it has none."""
@@ -62,7 +62,7 @@ class Values(Protocol):
         """The value of a row, None for a tombstone."""
 
     def select(self, rows: Sequence[int]) -> Values:
-        """Those rows alone."""
+        """Return these rows only."""
 
     @property
     def keyed(self) -> bool:
@@ -90,20 +90,20 @@ class ListValues:
         return len(self._values)
 
     def room(self, row: int) -> int:
-        """Bytes that a value needs in a batch, at most."""
+        """Upper bound of the bytes that a value needs in a batch."""
         return self._sizes[row] + _HEAD
 
     def largest(self) -> int:
-        """The row of the value that needs most."""
+        """The row of the value that needs the most bytes."""
         return self._sizes.index(max(self._sizes))
 
     def cuts(self, size: int) -> Iterator[tuple[int, int]]:
-        """Consecutive rows that fit into entries of ``size`` bytes of payload."""
+        """Yield consecutive rows that fit into entries of ``size`` bytes of payload."""
         sums = list(accumulate(self._sizes))
         return _cuts(len(sums), size, lambda row: sums[row], lambda s: bisect_right(sums, s))
 
     def pack(self, first: int, end: int) -> bytes:
-        """The payload of a batch of these rows."""
+        """Encode these rows as the payload of a batch."""
         values = self._values[first:end]
         if self._plain:
             return pack_plain(values)  # type: ignore[arg-type]
@@ -127,7 +127,7 @@ class ListValues:
         return self._values[row]
 
     def select(self, rows: Sequence[int]) -> ListValues:
-        """Those rows alone."""
+        """Return these rows only."""
         keys = None if self._keys is None else [self._keys[row] for row in rows]
         return ListValues([self._values[row] for row in rows], keys, self._plain)
 
@@ -151,15 +151,15 @@ class ArrowValues:
         return len(self._values)
 
     def room(self, row: int) -> int:
-        """Bytes that a value needs in a batch, at most."""
+        """Upper bound of the bytes that a value needs in a batch."""
         return int(self._sizes[row]) + _HEAD
 
     def largest(self) -> int:
-        """The row of the value that needs most."""
+        """The row of the value that needs the most bytes."""
         return int(self._sizes.argmax())
 
     def cuts(self, size: int) -> Iterator[tuple[int, int]]:
-        """Consecutive rows that fit into entries of ``size`` bytes of payload."""
+        """Yield consecutive rows that fit into entries of ``size`` bytes of payload."""
         sums = self._sizes.cumsum()
         return _cuts(
             len(sums),
@@ -169,7 +169,7 @@ class ArrowValues:
         )
 
     def pack(self, first: int, end: int) -> bytes | memoryview:
-        """The payload of a batch of these rows."""
+        """Encode these rows as the payload of a batch."""
         keys = None if self._keys is None else self._keys[first:end]
         return pack_array(self._values[first:end], keys)
 
@@ -194,7 +194,7 @@ class ArrowValues:
         return value
 
     def select(self, rows: Sequence[int]) -> ArrowValues:
-        """Those rows alone."""
+        """Return these rows only."""
         keys = None if self._keys is None else self._keys.take(list(rows))
         return ArrowValues(self._values.take(list(rows)), keys)
 
@@ -207,12 +207,12 @@ class ArrowValues:
 def _cuts(
     count: int, size: int, total: Callable[[int], int], within: Callable[[int], int]
 ) -> Iterator[tuple[int, int]]:
-    # `total(row)`: bytes of all rows up to it; `within(sum)`: how many rows have that total.
+    # `total(row)`: bytes of all rows up to it; `within(sum)`: number of rows with that total.
     first = 0
     while first < count:
         before = total(first - 1) if first else 0
         end = min(first + ENTRY_MESSAGES, within(before + size), count)
-        # Heads count as well: fewer rows if these make it too large.
+        # Heads count as well: they can reduce the number of rows.
         while end - first > 1 and total(end - 1) - before + (end - first) * _HEAD > size:
             rows = end - first
             average = (total(end - 1) - before) / rows + _HEAD
@@ -223,10 +223,10 @@ def _cuts(
 
 
 def values_of(values: Any, keys: Any | None) -> Values:
-    """What a user gave to ``send_many``, checked.
+    """Validate the arguments of ``send_many``.
 
-    Raises `InvalidMessage` for what isn't bytes, None or text, or for keys that are not as
-    many as values.
+    Raises `InvalidMessage` for values other than bytes, None or text, and for a number of keys that
+    differs from the number of values.
     """
     if keys is not None and len(keys) != len(values):
         raise InvalidMessage(f"{len(values)} values and {len(keys)} keys: give one for each")
@@ -244,10 +244,10 @@ def values_of(values: Any, keys: Any | None) -> Values:
 
 
 def encoded_values(values: Any, schema: Schema[Any]) -> Any:
-    """What ``schema`` makes of each value; None stays None. All or nothing.
+    """Encode each value with ``schema``; None stays None. All values are encoded, or none.
 
-    Raises `InvalidMessage`, which says which value is wrong, and `OperationNotSupported` for a
-    schema whose values bring their keys.
+    Raises `InvalidMessage`, whose text names the wrong value, and `OperationNotSupported` for a
+    schema whose values include their keys.
     """
     if schema.separate_key:
         raise OperationNotSupported("send_many: a SEPARATED KeyValue brings its key; use send")

@@ -1,10 +1,10 @@
 """Data pipelines over topics.
 
-A `Transform` consumes, processes and produces exactly once: `TransformRun` runs it on Ray,
-`TransformWorker` in one process. `register` gives a Spark session the source and sink ``velaray``,
-`batch_writer` writes to many topics within ``foreachBatch``;
-`SparkOnRay` is a Spark cluster on Ray, `on_spark` brings up Ray and velaray on Spark. What needs
-Spark is installed with ``velaray[spark]``. `read_topic` and `TopicSink` are Ray Data's.
+A `Transform` consumes, processes and produces exactly once. `TransformRun` runs it on Ray,
+`TransformWorker` in one process. `register` adds the source and sink ``velaray`` to a Spark
+session. `batch_writer` writes to many topics within ``foreachBatch``. `SparkOnRay` is a Spark
+cluster on Ray, and `on_spark` starts Ray and velaray on Spark. ``velaray[spark]`` installs the
+dependencies of the Spark parts. `read_topic` and `TopicSink` are a source and a sink for Ray Data.
 """
 
 from importlib import import_module
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from velaray.pipelines.transform_worker import TransformWorker as TransformWorker
     from velaray.spark_queries import release as release
 
-# Imported on first use: Ray costs a second.
+# Imported on first use: the import of Ray takes a second.
 _HOMES = {
     "BatchWriter": "spark_batches",
     "NotEnoughResources": "spark_on_ray_needs",

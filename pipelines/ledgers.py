@@ -1,4 +1,4 @@
-"""Topics read from the ledgers in a cluster's data directory: what is to be read, in parts."""
+"""Topics read from the ledgers in a cluster's data directory: the plan and its parts."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from velaray.pipelines.typed_values import TypedValue
 
 PART_BYTES = 64 << 20
-"""What one task reads, about."""
+"""Approximate bytes of files that one task reads."""
 BATCH_BYTES = 8 << 20
-"""Entries in one record batch, about."""
+"""Approximate bytes of entries in one record batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerPart:
-    """Neighbouring portions of one partition, and the last place that the query reads there."""
+    """Consecutive portions of one partition, and the last position that the query reads there."""
 
     data_dir: str
     portions: tuple[Portion, ...]
@@ -37,19 +37,22 @@ class LedgerPart:
 
     @property
     def topic(self) -> TopicName:
-        """The topic that it is of."""
+        """The topic of the partition."""
         return ActorKey.parse(self.portions[0].journal).topic_name.topic
 
     @property
     def nbytes(self) -> int:
-        """Bytes in files, about."""
+        """Approximate bytes in files."""
         return sum(portion.stop - portion.start for portion in self.portions)
 
     def read(
         self, columns: Sequence[str], typed: TypedValue | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The messages as rows. Raises as `velaray.offline.stored_messages.read_portions`, and
-        `UndecodableMessage` for a message that isn't what ``typed`` says."""
+        """Yield the messages as rows.
+
+        Raises as `velaray.offline.stored_messages.read_portions`, and `UndecodableMessage` for a
+        message that doesn't have the type of ``typed``.
+        """
         decoders = None if typed is None else StoredDecoders(self.data_dir, self.topic, typed)
         for segments in read_portions(self.data_dir, self.portions, self.until, BATCH_BYTES):
             if decoders is not None:
@@ -60,9 +63,9 @@ class LedgerPart:
 def plan(
     data_dir: str, topics: Sequence[str], start: Start, end: Start, size: int = PART_BYTES
 ) -> list[LedgerPart]:
-    """What there is to read between two positions, in parts of about ``size`` bytes.
+    """Return the messages between two positions, in parts of about ``size`` bytes.
 
-    Nothing of a transaction that is open, and nothing behind its first message. Raises
+    Messages of open transactions, and all messages behind the first of these, are excluded. Raises
     `InvalidConfiguration` if the directory holds no cluster or a position is missing,
     `TopicNotFound`, `CorruptJournal`.
     """
@@ -98,7 +101,7 @@ async def _plan(
 
 
 async def _offset(log: StoredLog, bound: Start) -> int:
-    """The first offset that a bound leaves to those who begin there."""
+    """The first offset after a bound."""
     last = Place(*log.before(log.end))
     sought = last
     if bound.time is not None:
@@ -108,7 +111,7 @@ async def _offset(log: StoredLog, bound: Start) -> int:
 
 
 def _groups(portions: Sequence[Portion], size: int) -> Iterator[list[Portion]]:
-    """Neighbours together until they are large enough."""
+    """Group consecutive portions until a group is large enough."""
     group: list[Portion] = []
     held = 0
     for portion in portions:

@@ -32,19 +32,19 @@ _END_S = 30.0
 class RayOnSpark:
     """A Ray cluster on Spark and velaray on it; made by `on_spark`, ended by `stop`.
 
-    address: of the Ray cluster; this process is connected to it.
-    cluster: velaray's, whose ``service_url`` clients connect to.
+    address: the address of the Ray cluster; this process is connected to it.
+    cluster: the velaray cluster; clients connect to its ``service_url``.
     """
 
     def __init__(self, address: str, cluster: velaray.Cluster, folder: str) -> None:
-        """Not for callers: `on_spark` makes one."""
+        """Not for callers: `on_spark` creates the object."""
         self.address = address
         self.cluster = cluster
         self._folder = folder
         self._stopped = False
 
     def stop(self) -> None:
-        """Stop velaray, then Ray; Spark's slots are free again. Once more does nothing."""
+        """Stop velaray, then Ray, and release Spark's slots. A second call does nothing."""
         if not self._stopped:
             self._stopped = True
             try:
@@ -77,29 +77,30 @@ def on_spark(
 ) -> RayOnSpark:
     """Start a Ray cluster on the executors of ``spark``, and velaray on it.
 
-    Ray's head runs beside this process, each other node in a task of Spark that lasts as long
-    as the node: it occupies ``cores`` slots. One slot more must be there for Spark's own jobs.
-    Takes about half a minute. This process is connected to Ray afterwards.
+    Ray's head runs on this host. Each other node runs in a Spark task, which occupies ``cores``
+    slots until the node ends. One more slot is necessary for Spark's own jobs. The start takes
+    about half a minute. This process is connected to Ray afterwards.
 
     spark: an active session on a standalone cluster, a local cluster, YARN, or local.
-    data_dir: of the journals; every node must reach it under this name.
-    nodes: Ray nodes besides the head.
-    cores: of each; in Spark's local mode it is ``spark.task.cpus``.
-    memory, object_store_memory: of each node, in bytes; Ray takes them beside Spark's own.
-    timeout: seconds in which Spark has to have the slots.
+    data_dir: the directory of the journals; every node must have access to it under this name.
+    nodes: the number of Ray nodes besides the head.
+    cores: the cores of each node; in Spark's local mode ``spark.task.cpus``.
+    memory, object_store_memory: the memory of each node, in bytes, in addition to Spark's own
+        memory.
+    timeout: seconds to wait for Spark's slots.
     cluster_options: further arguments of `velaray.Cluster.start`.
 
-    Raises `InvalidConfiguration` for sizes that can't work, `NotEnoughResources` if Spark's
-    slots or the hosts' memory don't suffice, `SparkSetupError` if Ray can't be started, say as
-    this process is connected to another Ray, and what `velaray.Cluster.start` raises. Nothing
-    is left running then.
+    Raises `InvalidConfiguration` for impossible sizes, `NotEnoughResources` if Spark's slots or the
+    hosts' memory don't suffice, `SparkSetupError` if Ray can't be started (for example if this
+    process is connected to another Ray), and the errors of `velaray.Cluster.start`. Everything that
+    was started is stopped then.
     """
     check_sizes(nodes, cores, memory)
     if ray.is_initialized():
         raise SparkSetupError("this process is connected to Ray already: ray.shutdown() first")
     room = Room(spark, nodes, cores, memory, object_store_memory)
     room.check(timeout)
-    # Short: the paths of Ray's sockets have a limit.
+    # The path is short: the paths of Ray's sockets have a length limit.
     folder = tempfile.mkdtemp(prefix="vr-", dir="/tmp")
     with ExitStack() as undo:
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -115,7 +116,7 @@ def on_spark(
 
 
 def _start_ray(room: Room, folder: str) -> str:
-    """Its address; raises `SparkSetupError`."""
+    """Start Ray and return its address; raises `SparkSetupError`."""
     ensure_ray_token()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     former = os.environ.get(_HOOK)
@@ -145,7 +146,7 @@ def _start_ray(room: Room, folder: str) -> str:
 
 
 def _end_ray(folder: str) -> None:
-    """The last node on a host removes Ray's files there: so long this waits."""
+    """Stop Ray, and wait until the last node on each host has removed Ray's files."""
     shutdown_ray_cluster()
     pause = threading.Event()
     deadline = monotonic() + _END_S

@@ -1,4 +1,4 @@
-"""What the Ray nodes that Spark's tasks start find in their environment."""
+"""The environment of the Ray nodes that Spark's tasks start."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _PASSED_ON = ("RAY_AUTH_MODE", "RAY_USAGE_STATS_ENABLED")
 
 
 class StartHook(RayOnSparkStartHook):
-    """Has every node find ``ray`` and authenticate with the driver's token."""
+    """Makes ``ray`` available on every node, and passes the driver's token for authentication."""
 
     def __init__(self) -> None:
-        """Ray makes it without arguments, and its base class wants one."""
+        """Ray calls this without arguments, but the base class requires one."""
         super().__init__(is_global=False)  # type: ignore[no-untyped-call]
 
     def custom_environment_variables(self) -> dict[str, str]:
-        """By name."""
+        """The environment variables by name."""
         beside_python = Path(sys.executable).parent
         path = os.pathsep.join([str(beside_python), os.environ.get("PATH", os.defpath)])
         token = ensure_ray_token()

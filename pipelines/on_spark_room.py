@@ -1,4 +1,4 @@
-"""Whether Spark has the slots, and its hosts the memory, for Ray nodes."""
+"""The check that Spark has the slots, and its hosts the memory, for Ray nodes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from velaray.pipelines.spark_on_ray_needs import MIB, NotEnoughResources
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# What is left of a host's memory to everything else is the rest: so does Ray reckon.
+# The usable part of a host's memory. The rest is for everything else, as in Ray's own calculation.
 _USABLE = 0.8
 
 
 class Host(NamedTuple):
-    """A host of executors, and its memory in bytes: all of it, and what can be shared."""
+    """A host of executors, with its memory and its shared memory in bytes."""
 
     name: str
     physical: int
@@ -28,14 +28,14 @@ class Host(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """What Spark has now: cores that tasks may use, and executors that they are on."""
+    """Spark's current resources: cores for tasks, and the executors that have them."""
 
     cores: int
     executors: int
 
 
 class Room:
-    """Ray nodes of a size, and what Spark has for them."""
+    """Ray nodes of a given size, and Spark's resources for them."""
 
     def __init__(
         self, spark: SparkSession, nodes: int, cores: int, memory: int, object_store_memory: int
@@ -55,7 +55,10 @@ class Room:
             )
 
     def check(self, timeout: float) -> None:
-        """Wait for the executors; raises `NotEnoughResources` if it isn't enough in time."""
+        """Wait for the executors.
+
+        Raises `NotEnoughResources` if resources are missing after the timeout.
+        """
         deadline = monotonic() + timeout
         pause = threading.Event()
         while lacking := self._lacking_slots(slots := self._slots()):
@@ -75,7 +78,7 @@ class Room:
         return Slots(tasks * self._task_cores, 1 if self.local else known - 1)
 
     def _lacking_slots(self, slots: Slots) -> str:
-        """What is wrong, empty if nothing is."""
+        """Describe the missing slots; empty if there are enough."""
         each = slots.cores // max(slots.executors, 1)
         fit = each // self.cores * slots.executors
         needed = self.nodes * self.cores + self._task_cores
@@ -89,7 +92,7 @@ class Room:
         )
 
     def _lacking_memory(self, slots: Slots, hosts: set[Host]) -> str:
-        """What is wrong, empty if nothing is."""
+        """Describe the missing memory; empty if there is enough."""
         share = -(-slots.executors // len(hosts))
         nodes = min(self.nodes, -(-slots.cores // len(hosts)) // self.cores)
         ours = nodes * (self.memory + self.object_store_memory)
@@ -112,6 +115,6 @@ class Room:
 
 
 def _host(_: int) -> Host:
-    """Where this task runs."""
+    """The host of this task."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return Host(socket.gethostname(), physical, shutil.disk_usage("/dev/shm").total)

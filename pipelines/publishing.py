@@ -1,4 +1,4 @@
-"""Rows of Arrow batches as messages of a transaction."""
+"""Publishing of Arrow rows as messages of a transaction."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ logger = logging.getLogger("velaray")
 def send_rows(
     link: RpcConnection, topic: str | None, batch: pa.RecordBatch, txn: Transaction
 ) -> None:
-    """Send the rows to ``topic``, or without one to what their column ``topic`` says.
+    """Send the rows to ``topic``, or to the topics in their column ``topic``.
 
-    Columns are those of the sink. Raises `InvalidMessage` for a row without a topic.
+    The columns are those of the sink. Raises `InvalidMessage` for a row without a topic.
     """
     if topic is not None:
         _send_to(link.producer(topic), batch, txn)
@@ -36,7 +36,7 @@ def send_rows(
 
 
 def _column(batch: pa.RecordBatch, name: str) -> Any:
-    """The column, None if there's nothing in it."""
+    """Return the column, None if it is empty."""
     if name not in batch.schema.names:
         return None
     column = batch.column(name)
@@ -61,7 +61,7 @@ def _send_to(producer: Producer, batch: pa.RecordBatch, txn: Transaction) -> Non
         strict=True,
     )
     for value, key, pairs, time in rows:
-        # One that fails fails the transaction, which says so at its end.
+        # A failed message fails the transaction, whose end raises the error.
         producer.send_async(
             value,
             partition_key=key,
@@ -72,10 +72,11 @@ def _send_to(producer: Producer, batch: pa.RecordBatch, txn: Transaction) -> Non
 
 
 def give_up(txn: Transaction | None) -> None:
-    """Abort a transaction that is open; if that fails, its timeout does."""
+    """Abort an open transaction; if that fails, it ends by its timeout."""
     if txn is not None and txn.state == TransactionState.OPEN:
         try:
             txn.abort()
         except VelarayError as error:
-            # What failed first is to be seen; the service aborts it after its timeout.
+            # The first error is the one to raise; the service aborts the transaction after its
+            # timeout.
             logger.warning("%r ends by its timeout: it can't be aborted: %s", txn, error)

@@ -1,4 +1,4 @@
-"""Ray Data's source: the messages of topics between two positions, as a dataset."""
+"""Ray Data's source: a dataset of the messages of topics between two positions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from velaray.pipelines.typed_values import TypedValue, typed_by_files, typed_by_
 Part: TypeAlias = LedgerPart | ServicePart
 
 SMALLEST_PART = 1 << 20
-"""Bytes below which files aren't cut, whatever parallelism is asked for."""
+"""Minimum bytes of a part of files, whatever the parallelism."""
 
 
 def read_topic(
@@ -47,17 +47,17 @@ def read_topic(
     on_undecodable: str = "fail",
     parallelism: int | None = None,
 ) -> ray.data.Dataset:
-    """The messages of one topic or several, as a dataset of Arrow blocks.
+    """Read the messages of one topic or several as a dataset of Arrow blocks.
 
-    From the service, or with ``data_dir`` from the files of its ledgers: then every node must see
-    that directory. What is to be read is settled now: nothing of transactions that are open, and
-    nothing behind their first messages. Columns, positions, ``value_schema`` (``"typed"``: column
-    ``value`` has the type of the topic's schema) and ``on_undecodable`` are those of Spark's
-    batch source.
-    There is a read task for each 64 MiB, at most ``parallelism`` of them if that is given; of
-    files as many, if there is so much to read.
+    The messages come from the service, or with ``data_dir`` from the files of its ledgers: every
+    node must have access to that directory then. The range is fixed by this call. Messages of open
+    transactions, and all messages behind the first of these, are excluded. Columns, positions,
+    ``value_schema`` (``"typed"``: column ``value`` has the type of the topic's schema) and
+    ``on_undecodable`` are those of Spark's batch source. There is a read task for each 64 MiB, and
+    at most ``parallelism`` tasks if that is given. Files are divided into ``parallelism`` tasks if
+    they are large enough.
 
-    Raises `InvalidConfiguration`, `TopicNotFound`, and what the service says.
+    Raises `InvalidConfiguration`, `TopicNotFound`, and the service's errors.
     """
     names = (topic,) if isinstance(topic, str) else tuple(topic)
     if not names:
@@ -102,19 +102,19 @@ def _ledger_parts(
 
 
 class TopicDatasource(Datasource):
-    """What `read_topic` reads."""
+    """The datasource of `read_topic`."""
 
     def __init__(
         self, parts: Sequence[Part], columns: Sequence[str], typed: TypedValue | None = None
     ) -> None:
-        """``parts`` are read by one task each, or by fewer if Ray asks for fewer."""
+        """Each of ``parts`` is one task; a task reads several if Ray requests fewer tasks."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._parts = parts
         self._columns = columns
         self._typed = typed
 
     def estimate_inmemory_data_size(self) -> int | None:
-        """Bytes of the ledgers; None if the service is read, which doesn't say."""
+        """Bytes of the ledgers; None for the service, which doesn't report them."""
         sizes = [part.nbytes for part in self._parts if isinstance(part, LedgerPart)]
         return sum(sizes) if len(sizes) == len(self._parts) else None
 
@@ -124,7 +124,7 @@ class TopicDatasource(Datasource):
         per_task_row_limit: int | None = None,
         data_context: DataContext | None = None,
     ) -> list[ReadTask]:
-        """The tasks, at most ``parallelism``; one that reads nothing if there is nothing."""
+        """Return at most ``parallelism`` tasks; an empty task if there is nothing to read."""
         tasks = max(1, min(parallelism, len(self._parts)))
         groups = [self._parts[number::tasks] for number in range(tasks)]
         unknown = BlockMetadata(num_rows=None, size_bytes=None, exec_stats=None, input_files=None)

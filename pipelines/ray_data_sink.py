@@ -1,4 +1,4 @@
-"""Ray Data's sink: a dataset's rows as messages, all of a run by one commit."""
+"""Ray Data's sink: writes a dataset's rows as messages; one commit for a whole run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from velaray.pipelines.spark_client import link_to
 logger = logging.getLogger("velaray")
 
 TIMEOUT_S = 600.0
-"""How long a task's transaction stays open, by default, if nobody ends it."""
+"""Default timeout of a task's transaction, in seconds."""
 _NUMBER = 0
 
 
@@ -54,10 +54,11 @@ _COLUMNS = {
 class TopicSink(Datasink[TransactionId | None]):
     """Writes a dataset to topics: ``dataset.write_datasink(TopicSink(...))``.
 
-    Each write task publishes in a transaction, and one decision of the service commits those of
-    the attempts that count, when all are done. Nothing can be read before, and if the write fails
-    nothing of it ever. What was written under a ``run_key`` before isn't written again: so a
-    program that is run again, as it doesn't know whether its write was committed, writes once.
+    Each write task publishes in a transaction. When all tasks are complete, one decision of the
+    service commits the transactions of the successful attempts. No message can be read before, and
+    none is ever readable if the write fails. A run that was committed under its ``run_key`` isn't
+    written again. So a program that is restarted, without knowing whether its write was committed,
+    writes once.
     """
 
     def __init__(
@@ -68,10 +69,10 @@ class TopicSink(Datasink[TransactionId | None]):
         run_key: str | None = None,
         transaction_timeout: float = TIMEOUT_S,
     ) -> None:
-        """Without a ``topic`` the column ``topic`` says where rows go.
+        """Without a ``topic`` the column ``topic`` contains the target of each row.
 
-        ``transaction_timeout`` is in seconds, and must be longer than the whole write takes: it
-        ends what a failed write left open, unless the run is written again before.
+        ``transaction_timeout`` is in seconds, and must be longer than the whole write. It aborts
+        the open transactions of a failed write, unless the run is written again before.
         """
         self._topic = topic
         self._service_url = service_url
@@ -100,8 +101,11 @@ class TopicSink(Datasink[TransactionId | None]):
             raise InvalidConfiguration('TopicSink needs either a topic or a column "topic"')
 
     def write(self, blocks: Iterable[Block], ctx: Any) -> TransactionId | None:
-        """Publish a task's rows in a transaction, complete and open on return; None if there are
-        none, or the run was committed before. Runs in a worker."""
+        """Publish a task's rows in a transaction; runs in a worker.
+
+        The transaction is complete and open on return. Returns None if there are no rows, or the
+        run was committed before.
+        """
         with link_to(self._service_url) as link:
             commits = link.client.commit_sequence(self._commit_sequence)
             if commits.last >= _NUMBER:
@@ -132,24 +136,25 @@ class TopicSink(Datasink[TransactionId | None]):
         return table
 
     def on_write_complete(self, write_result: WriteResult[TransactionId | None]) -> None:
-        """Commit the run. Raises what the service says: then nothing of it counts."""
+        """Commit the run. Raises the service's error; nothing is committed then."""
         found = [TransactionId(*each) for each in write_result.write_returns if each is not None]
         with link_to(self._service_url) as link:
             commits = link.client.commit_sequence(self._commit_sequence)
             if found:
                 commits.commit(_NUMBER, found)
-            if self._run_key is None:  # nobody will ask for this run again
+            if self._run_key is None:  # this run is complete
                 commits.forget()
 
     def on_write_failed(self, error: Exception) -> None:
-        """Abort what is open, unless there is a ``run_key``: under that somebody may go on."""
+        """Abort the open transactions, unless a later run may continue under the ``run_key``."""
         if self._run_key is not None:
             return
         try:
             with link_to(self._service_url) as link:
                 link.client.commit_sequence(self._commit_sequence).forget()
         except VelarayError as failed:
-            # What failed first is to be seen; the service aborts it after its timeout.
+            # The first error is the one to raise; the service aborts the transaction after its
+            # timeout.
             logger.warning(
                 "%s ends by its timeout: it can't be aborted: %s", self._commit_sequence, failed
             )

@@ -1,4 +1,4 @@
-"""Messages as rows: what a table of a topic has for columns, and Arrow batches of them."""
+"""Messages as rows: the columns of a topic's table, and Arrow batches of them."""
 
 from __future__ import annotations
 
@@ -29,22 +29,23 @@ COLUMNS: Mapping[str, str] = {
 }
 """The columns of a topic's table and their types in Spark's SQL.
 
-``topic`` is the whole topic's name, ``partition`` -1 if it has none. ``batch_index`` is -1 for a
-message that was sent alone. ``key`` is null without one, ``value`` for a tombstone, ``event_time``
-and ``schema_version`` if the producer gave none.
+``topic`` is the topic's name without the partition; ``partition`` is -1 for a topic without
+partitions. ``batch_index`` is -1 for a message that was sent alone. ``key`` is null if there is
+none, ``value`` is null for a tombstone. ``event_time`` and ``schema_version`` are null if the
+producer set none.
 """
 
 
 def ddl(columns: Sequence[str], typed: TypedValue | None = None) -> str:
-    """The schema of a table with these columns, as Spark's SQL writes it."""
+    """The schema of a table with these columns, in Spark's SQL."""
     kinds = COLUMNS if typed is None else {**COLUMNS, "value": typed.ddl}
     return ", ".join(f"{name} {kinds[name]}" for name in columns)
 
 
 def columns_named(names: str | None) -> tuple[str, ...]:
-    """The columns of a list with commas; all of them for None.
+    """Return the columns in a list with commas; all columns for None.
 
-    Raises `InvalidConfiguration` for what is no column, and for none at all.
+    Raises `InvalidConfiguration` for unknown columns, and for an empty list.
     """
     if names is None:
         return tuple(COLUMNS)
@@ -60,9 +61,10 @@ def columns_named(names: str | None) -> tuple[str, ...]:
 def record_batch(
     segments: Sequence[Segment], columns: Sequence[str], typed: TypedValue | None = None
 ) -> Any:
-    """The messages of ``segments``, in order, as a ``pyarrow.RecordBatch``.
+    """Convert the messages of ``segments``, in order, to a ``pyarrow.RecordBatch``.
 
-    With ``typed`` they were received with that schema, which says what column ``value`` is.
+    With ``typed`` they were received with that schema, which determines the type of column
+    ``value``.
     """
     import pyarrow as pa
 
@@ -78,7 +80,7 @@ def record_batch(
 
 
 def _repeated(pa: Any, segments: Sequence[Segment], values: Sequence[Any], kind: Any) -> Any:
-    """One value per segment, for each of its messages."""
+    """Repeat each segment's value for each of its messages."""
     import numpy as np
 
     which = np.repeat(np.arange(len(segments)), [len(segment) for segment in segments])
@@ -145,7 +147,7 @@ def _time(pa: Any) -> Any:
 
 
 def _own(segments: Sequence[Segment], nothing: Any, ask: Callable[[Message], Any]) -> list[Any]:
-    """What each message has of its own; ``nothing`` for those that have but their payload."""
+    """Apply ``ask`` to each message; messages that have only a payload get ``nothing``."""
     found: list[Any] = []
     for segment in segments:
         block = segment.block

@@ -1,4 +1,4 @@
-"""Topics read from the service: what is to be read, in parts."""
+"""Topics read from the service: the plan and its parts."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ if TYPE_CHECKING:
     from velaray.pipelines.typed_values import TypedValue
 
 ROWS = 50_000
-"""Rows of a record batch, at most."""
+"""Maximum rows of a record batch."""
 QUEUE = 10_000
-"""Messages that wait for who reads, at most: with a kilobyte in each, more make nothing faster."""
+"""Maximum messages that wait in a reader; with messages of a kilobyte more isn't faster."""
 WAIT_MS = 60_000
-"""How long who reads waits for messages that are there."""
+"""Milliseconds that a reader waits for messages that exist."""
 AT_ONCE = 16
-"""Partitions that are looked through at the same time."""
+"""Number of partitions that are scanned at the same time."""
 QUIET_MS = 20
-"""How long nothing comes before who reads asks whether there is anything: asking takes a while."""
+"""Milliseconds without a delivery before a reader asks whether there are more messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServicePart:
-    """What is after ``start`` and up to ``end`` in a topic's partition.
+    """The messages of a topic partition after ``start`` and up to ``end``.
 
-    A chunked message is where its last chunk is; from behind ``chunks`` on are the others.
+    The position of a chunked message is that of its last chunk; its other chunks are behind
+    ``chunks``.
     """
 
     service: Service
@@ -50,10 +51,10 @@ class ServicePart:
     def read(
         self, columns: Sequence[str], typed: TypedValue | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The messages that consumers get, in order, as rows.
+        """Yield the messages that consumers get, in order, as rows.
 
-        Raises `Timeout` if the service doesn't deliver what it has, `UndecodableMessage` for a
-        message that isn't what ``typed`` says.
+        Raises `Timeout` if the service doesn't deliver existing messages, and `UndecodableMessage`
+        for a message that doesn't have the type of ``typed``.
         """
         begin = (self.chunks or self.start).message_id(number_of(self.partition))
         with (
@@ -73,7 +74,7 @@ class ServicePart:
                     yield record_batch(part, columns, typed)
 
     def _within(self, segments: list[Segment]) -> tuple[list[Segment], bool]:
-        """Those of ``segments`` in this part, and whether there is nothing more of it."""
+        """Return the ``segments`` in this part, and whether the part ends with them."""
         found: list[Segment] = []
         for segment in segments:
             at = Place(*segment.block.info.where)
@@ -87,9 +88,9 @@ class ServicePart:
 
 
 def _next(reader: Reader[Any]) -> list[Segment]:
-    """What comes next; nothing at the end, which may be where what is left was hidden or trimmed.
+    """Return the next messages; none at the end, also if the last ones are hidden or trimmed.
 
-    Raises `Timeout` if the service doesn't deliver what it has.
+    Raises `Timeout` if the service doesn't deliver existing messages.
     """
     try:
         return reader.read_many(ROWS, QUIET_MS).segments
@@ -98,7 +99,7 @@ def _next(reader: Reader[Any]) -> list[Segment]:
 
 
 def _in_parts(segments: list[Segment]) -> Iterator[list[Segment]]:
-    """The same, about `BATCH_BYTES` at a time: what is larger leaves the processor's caches."""
+    """Divide the messages into parts of about `BATCH_BYTES`, which fit into CPU caches."""
     part, size = [], 0
     for segment in segments:
         part.append(segment)
@@ -117,11 +118,11 @@ def plan(
     end: Start,
     size: int = PART_BYTES,
 ) -> list[ServicePart]:
-    """What there is to read between two positions, in parts of about ``size`` bytes.
+    """Return the messages between two positions, in parts of about ``size`` bytes.
 
-    Nothing of a transaction that is open, and nothing behind its first message. The service
-    looks at all of it to find where to cut. Raises `InvalidConfiguration` if a position is
-    missing, and what the service says.
+    Messages of open transactions, and all messages behind the first of these, are excluded. The
+    service scans the whole range to divide it. Raises `InvalidConfiguration` if a position is
+    missing, and the service's errors.
     """
     with service.client() as client:
         names = list(partitions(client))
@@ -152,7 +153,7 @@ def _cuts(
         while at.after < until:
             step = reader.get_spans({partition: (at.spot(partition), limits)})[partition]
             to = Progress.at_end_of(step)
-            if step.torn is not None:  # a message too long to be cut: read all at once
+            if step.torn is not None:  # a message too long to divide: read all at once
                 return [(begin, until, None)]
             if to.after <= at.after:
                 break

@@ -1,4 +1,4 @@
-"""Spark's data source ``velaray``, and what registers it and ``velaray-journal``."""
+"""Spark's data source ``velaray``, and the registration of it and ``velaray-journal``."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ class VelarayDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What ``format`` takes."""
+        """The name for Spark's ``format``."""
         return "velaray"
 
     def schema(self) -> str:
-        """The columns of what is read: those that option ``columns`` names, or all."""
+        """The columns to read: those of option ``columns``, or all."""
         return ddl(columns_named(self.options.get("columns")), self._typed)
 
     @cached_property
     def _typed(self) -> TypedValue | None:
-        """Asked for once: it goes with this object to those who plan the query, and its tasks."""
+        """The value's type, looked up once: it is sent with this object to planners and tasks."""
         return typed_value(self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -68,7 +68,7 @@ class VelarayDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Give a session ``format("velaray")`` and ``format("velaray-journal")``.
+    """Register ``format("velaray")`` and ``format("velaray-journal")`` with a session.
 
     A task checks that Spark's Python workers can import velaray. Raises `SparkSetupError` if not.
     """

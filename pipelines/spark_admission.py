@@ -1,4 +1,4 @@
-"""How much of each partition goes into a batch whose messages or bytes are limited."""
+"""Admission: the share of each partition in a batch with limited messages or bytes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from velaray.pipelines.spark_offsets import Progress
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one batch, over all partitions; 0 is no limit."""
+    """The limits of one batch, over all partitions; 0 is no limit."""
 
     messages: int = 0
     bytes: int = 0
 
     def share(self, messages: int, bytes: int, among: int) -> SpanLimits | None:
-        """An equal share of what is left when so much is taken; None if that is nothing."""
+        """Return an equal share of what is left; None if nothing is left."""
         shares: list[int] = []
         for limit, taken in ((self.messages, messages), (self.bytes, bytes)):
             shares.append((limit - taken) // among if limit else 0)
@@ -27,17 +27,17 @@ class Limits:
         return SpanLimits(messages=shares[0], bytes=shares[1])
 
     def least(self) -> SpanLimits:
-        """The smallest share."""
+        """Return the smallest share."""
         return SpanLimits(min(self.messages, 1), min(self.bytes, 1))
 
 
 Ask: TypeAlias = Callable[[Mapping[str, Progress], Mapping[str, SpanLimits]], Mapping[str, Span]]
-"""Asks the service for the next steps from where partitions are, all at once."""
+"""Asks the service for the next steps of all partitions at once, from their current positions."""
 
 
 @dataclass
 class _Taken:
-    """What a batch has of one partition so far."""
+    """The part of a batch that one partition has so far."""
 
     progress: Progress
     messages: int = 0
@@ -47,7 +47,7 @@ class _Taken:
     any: bool = False
 
     def add(self, span: Span) -> bool:
-        """The next step is taken, too; False if it holds nothing."""
+        """Add the next step; False if it is empty."""
         before, self.progress = self.progress, Progress.at_end_of(span)
         self.messages += span.messages
         self.bytes += span.bytes
@@ -60,11 +60,11 @@ class _Taken:
 def admit(
     ask: Ask, begun: Mapping[str, Progress], order: Sequence[str], limits: Limits
 ) -> dict[str, Progress]:
-    """How far the next batch goes in each partition.
+    """Return the end of the next batch in each partition.
 
-    All get the same; what some leave goes to the others. Of the first one in ``order`` that has
-    anything the batch has an entry in any case, though there be more in that than the limit: then
-    nothing else. Every partition is asked at least once.
+    All partitions get equal shares; unused parts of a share go to the others. The batch contains at
+    least one entry of the first partition in ``order`` that has messages. If that entry exceeds the
+    limit, the batch contains nothing else. Every partition is asked at least once.
     """
     taken = {name: _Taken(begun[name]) for name in order}
     share = limits.share(0, 0, max(len(order), 1)) or limits.least()
@@ -74,7 +74,7 @@ def admit(
         moved = [name for name in asked if taken[name].add(found[name])]
         _keep_within(limits, taken, begun, order)
         hungry = [name for name in order if taken[name].more]
-        # A share in which nobody has room for an entry is shared by fewer.
+        # If the share is too small for an entry of every partition, fewer partitions share it.
         among = hungry if moved else hungry[: len(asked) // 2]
         share_of_rest = limits.share(*_sums(taken), len(among)) if among else None
         asked = dict.fromkeys(among, share_of_rest) if share_of_rest is not None else {}
@@ -93,9 +93,9 @@ def _keep_within(
     begun: Mapping[str, Progress],
     order: Sequence[str],
 ) -> None:
-    """Take back what the last ones got if it is too much together with the first one's entry.
+    """Clear the last partitions' parts if they and the first one's entry exceed the limits.
 
-    The first one is the first that has anything: what it has stays, however much that is.
+    The first partition that has messages keeps its part, whatever its size.
     """
     for name in reversed([name for name in order if taken[name].any][1:]):
         messages, size = _sums(taken)

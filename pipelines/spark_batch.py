@@ -26,7 +26,7 @@ BATCH_OPTIONS = OPTIONS | {"ending_position", "data_dir"}
 
 
 class PartitionToRead(InputPartition):
-    """What one task reads."""
+    """The part that one task reads."""
 
     def __init__(self, part: LedgerPart | ServicePart) -> None:
         self.part = part
@@ -35,12 +35,12 @@ class PartitionToRead(InputPartition):
 class BatchSource(DataSourceReader):
     """Reads topics between two positions, which are looked up when the query is planned.
 
-    From the service, or with ``data_dir`` from the files of its ledgers: then neither driver nor
-    executors connect to anything, and both must see the directory.
+    The messages come from the service, or with ``data_dir`` from the files of its ledgers. Then
+    driver and executors make no connections, and both must have access to the directory.
     """
 
     def __init__(self, options: Mapping[str, str], typed: TypedValue | None = None) -> None:
-        """``typed``: what column ``value`` is, if not bytes. Raises `InvalidConfiguration`."""
+        """``typed``: the type of column ``value``, if not bytes. Raises `InvalidConfiguration`."""
         self._typed = typed
         known = Options(options, BATCH_OPTIONS, "the velaray batch source")
         self._start = Start.parse(known.text("starting_position") or "earliest")
@@ -60,7 +60,7 @@ class BatchSource(DataSourceReader):
             )
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One task for each part of a partition that has something to read."""
+        """One task for each part of a partition with messages to read."""
         parts: Sequence[LedgerPart | ServicePart]
         if self._data_dir is not None:
             parts = ledgers.plan(self._data_dir, self._topics, self._start, self._end)
@@ -70,8 +70,8 @@ class BatchSource(DataSourceReader):
         return [PartitionToRead(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task; runs in an executor."""
-        # Spark plans a task for nothing if there is nothing to read.
+        """Yield the rows of one task; runs in an executor."""
+        # Spark plans a task without a partition if there is nothing to read.
         return (
             partition.part.read(self._columns, self._typed)
             if isinstance(partition, PartitionToRead)

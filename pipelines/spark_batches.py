@@ -1,4 +1,4 @@
-"""Writing from Spark's ``foreachBatch``: to several topics, all of a batch by one commit."""
+"""Writing from Spark's ``foreachBatch``: to several topics, with one commit per batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RESULT = "coordinator bigint, sequence bigint"
 
 
 class BatchWriter:
-    """What one batch of a streaming query writes; made by `batch_writer`."""
+    """Writes one batch of a streaming query; made by `batch_writer`."""
 
     def __init__(self, commit_sequence: str, number: int, options: dict[str, str]) -> None:
         """Not for callers."""
@@ -30,11 +30,11 @@ class BatchWriter:
         self._prepared: list[Prepared] = []
 
     def write(self, frame: DataFrame, topic: str | None = None) -> None:
-        """Publish the rows of ``frame``, with the columns that the sink takes.
+        """Publish the rows of ``frame``, which has the columns of the sink.
 
-        All is published on return, and counts when the batch is committed. ``topic`` is where
-        rows go; without one, a column ``topic`` says it. Raises `InvalidConfiguration` for a
-        frame that can't be written, and what Spark raises if the job fails.
+        All rows are published on return, and readable when the batch is committed. The rows go to
+        ``topic``, or without one to the topics in column ``topic``. Raises `InvalidConfiguration`
+        for a frame that can't be written, and Spark's error if the job fails.
         """
         named = {} if topic is None else {"topic": topic}
         given = Options({**self._options, **named}, OPTIONS, "batch_writer")
@@ -47,23 +47,23 @@ class BatchWriter:
                 found = [pa.array([part], pa.int64()) for part in txn]
                 yield pa.RecordBatch.from_arrays(found, ["coordinator", "sequence"])
 
-        # Spark returns the results of those attempts that count, and of no others.
+        # Spark returns the results of the successful attempts only.
         for row in frame.mapInArrow(publish, _RESULT).collect():
             self._prepared.append(Prepared(commit_sequence, TransactionId(*row)))
 
 
 @contextmanager
 def batch_writer(frame: DataFrame, batch_id: int, **options: str) -> Iterator[BatchWriter]:
-    """Within ``foreachBatch``: write to any number of topics, once for each batch of the query.
+    """Write to any number of topics within ``foreachBatch``, once for each batch of the query.
 
-    ``frame`` and ``batch_id`` are what ``foreachBatch`` gives; ``options`` are those of the sink:
-    ``service_url``, ``transaction_timeout`` and so on. When the block is left, all that
-    `BatchWriter.write` published in it is committed by one decision of the service; if by an
-    exception, it is aborted. What Spark does again of a batch that was committed is computed, for
-    the sake of the query's state, and isn't published.
+    ``frame`` and ``batch_id`` are the arguments of ``foreachBatch``; ``options`` are those of the
+    sink: ``service_url``, ``transaction_timeout`` and so on. At the end of the block one decision
+    of the service commits everything that `BatchWriter.write` published in it. After an exception
+    it is aborted. When Spark repeats a committed batch, its rows are computed, for the query's
+    state, but not published.
 
-    Raises `InvalidConfiguration` outside of a streaming query, and what the service says if the
-    batch can't be committed: then nothing of it counts, and Spark may try it again.
+    Raises `InvalidConfiguration` outside of a streaming query, and the service's error if the batch
+    can't be committed: nothing of the batch is readable then, and Spark may repeat it.
     """
     query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     if not query:

@@ -14,14 +14,14 @@ from velaray.client.exceptions import ErrorGettingAuthenticationData, InvalidCon
 from velaray.pipelines.spark_options import Options
 
 CONNECTION = frozenset({"service_url", "cluster", "token", "token_file"})
-"""The options that say where the service is, and who asks."""
+"""The options that contain the service's address and the credentials."""
 PRODUCERS = 64
-"""Topics for which a process keeps its producer."""
+"""Number of topics for which a process keeps producers."""
 
 
 @dataclass(frozen=True)
 class Service:
-    """Where a query's service is and what it presents there. Nothing prints the token."""
+    """The address of a query's service, and the credentials. The token is never printed."""
 
     url: str
     token: str | None = field(default=None, repr=False)
@@ -29,9 +29,9 @@ class Service:
 
     @staticmethod
     def of(options: Options) -> Service:
-        """Read and check the options. Raises `InvalidConfiguration`.
+        """Read and validate the options. Raises `InvalidConfiguration`.
 
-        A ``cluster`` is looked up now, in this process: who gets the service needs no Ray.
+        A ``cluster`` is looked up by this call, in this process: users of the result need no Ray.
         """
         url, cluster = options.one_of("service_url", "cluster")
         token, token_file = options.text("token"), options.text("token_file")
@@ -40,7 +40,7 @@ class Service:
         return Service(url or _url_of(cluster or ""), token, token_file)
 
     def client(self) -> Client:
-        """A new client. A token file is read for each connection: it may be replaced."""
+        """Make a client. A token file is read for each connection, since it may be replaced."""
         if self.token_file is not None:
             return Client(self.url, authentication=AuthenticationToken(self._read_token))
         proof = AuthenticationToken(self.token) if self.token is not None else None
@@ -57,9 +57,9 @@ class Service:
 
 
 def _url_of(cluster: str) -> str:
-    """The service URL of a cluster: ``address`` of Ray, or ``address#name`` if it has a name.
+    """Return the service URL of a cluster: ``address`` of Ray, or ``address#name`` if named.
 
-    Raises `InvalidConfiguration` if there is none, or no Ray.
+    Raises `InvalidConfiguration` if there is no such cluster, or no Ray.
     """
     try:
         import ray
@@ -90,7 +90,7 @@ class RpcConnection:
         self._producers: OrderedDict[str, Producer] = OrderedDict()
 
     def producer(self, topic: str) -> Producer:
-        """The producer for ``topic``; the one that was used least is closed for a new one."""
+        """Return the producer for ``topic``; a new one replaces the least recently used one."""
         made = self._producers.get(topic)
         if made is None:
             if len(self._producers) == PRODUCERS:
@@ -107,9 +107,9 @@ _links: dict[Service, RpcConnection] = {}
 
 @contextmanager
 def link_to(service: Service | str) -> Iterator[RpcConnection]:
-    """This process's link to the service, or its URL, which stays for the next one who asks.
+    """Lend this process's connection to the service; it is kept for the next caller.
 
-    Once something failed with it, the next one gets a new link.
+    After an error the next caller gets a new connection.
     """
     service = Service(service) if isinstance(service, str) else service
     link = _links.pop(service, None) or RpcConnection(service)
@@ -120,7 +120,7 @@ def link_to(service: Service | str) -> Iterator[RpcConnection]:
     finally:
         if not well:
             link.client.shutdown()
-        elif service in _links:  # somebody else's, made meanwhile
+        elif service in _links:  # another thread's, created meanwhile
             link.client.close()
         else:
             _links[service] = link

@@ -1,4 +1,4 @@
-"""Spark's data source ``velaray-journal``: what happened to actors, from their journals."""
+"""Spark's data source ``velaray-journal``: the events of actors, from their journals."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ SCHEMA = (
     " time timestamp NOT NULL, type string NOT NULL, transactions array<string> NOT NULL,"
     " entry bigint, offset bigint, bytes bigint NOT NULL, event string NOT NULL"
 )
-"""The table's columns; docs/pipelines.md says what they mean."""
+"""The table's columns; docs/pipelines.md describes them."""
 ROWS = 5_000
-"""Rows of a record batch, at most."""
+"""Maximum rows of a record batch."""
 
 
 class LedgerOfActor(InputPartition):
-    """What one task reads."""
+    """The ledger that one task reads."""
 
     def __init__(self, actor: str, info: LedgerInfo) -> None:
         self.actor = actor
@@ -45,7 +45,7 @@ class LedgerOfActor(InputPartition):
 
 
 class JournalReader(DataSourceReader):
-    """Reads the events of actors, ledger by ledger, and disturbs nobody."""
+    """Reads the events of actors, ledger by ledger, without affecting them."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         """Raises `InvalidConfiguration`."""
@@ -54,7 +54,7 @@ class JournalReader(DataSourceReader):
         self._wanted = known.text("actor") or "*"
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One task for each ledger of each actor that is wanted.
+        """One task for each ledger of each selected actor.
 
         Raises `InvalidConfiguration` if there is no such actor, or no data.
         """
@@ -83,9 +83,12 @@ class JournalReader(DataSourceReader):
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task; runs in an executor. Raises `ReadError` if its ledger is gone."""
+        """Yield the rows of one task; runs in an executor.
+
+        Raises `ReadError` if its ledger is gone.
+        """
         if not isinstance(partition, LedgerOfActor):
-            return  # Spark plans a task for nothing if there is nothing to read
+            return  # Spark plans a task without a partition if there is nothing to read
         store = open_data(self._data_dir)
         with asyncio.Runner() as runner:
             try:
@@ -165,7 +168,7 @@ class JournalDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What ``format`` takes."""
+        """The name for Spark's ``format``."""
         return "velaray-journal"
 
     def schema(self) -> str:

@@ -1,4 +1,4 @@
-"""What a streaming query lost that it was to read."""
+"""Detection of messages that a streaming query lost before reading them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _GO_ON = '.option("fail_on_data_loss", "false") goes on with what there is'
 
 
 class DataLossError(VelarayError):
-    """Messages that a query was to read next may have been trimmed, or can't be read whole."""
+    """Unread messages of a query may have been trimmed, or can't be read completely."""
 
 
 class Losses:
-    """Looks at each step of a query whether its subscription kept what comes next.
+    """Checks at each step of a query that its subscription kept the next messages.
 
-    While the retention mark is where it was left, nothing that comes next can be trimmed. If
-    that isn't so: `DataLossError`, or if the query may go on, a warning, once per partition.
+    No unread message can be trimmed while the retention mark is at its last position. If it isn't,
+    the check raises `DataLossError`, or warns once per partition if the query may continue.
     """
 
     def __init__(self, subscription: str, fail: bool) -> None:
@@ -34,10 +34,10 @@ class Losses:
     def check(
         self, begun: Mapping[str, Progress], found: Mapping[str, Span], again: bool = False
     ) -> None:
-        """Look at steps that begin at ``begun``. Raises `DataLossError`.
+        """Check steps that begin at ``begun``. Raises `DataLossError`.
 
-        ``again``: the steps were planned before. It may be that the query itself doesn't need what
-        it reads there kept any more; then it counts only if something is trimmed.
+        ``again``: the steps were planned before. The query may have released these messages itself.
+        Then only trimmed messages are a loss.
         """
         lost = {
             name: self._lost(begun[name], span)
@@ -47,7 +47,7 @@ class Losses:
         self.tell({name: what for name, what in lost.items() if what})
 
     def tell(self, lost: Mapping[str, str]) -> None:
-        """These partitions lost something. Raises `DataLossError`."""
+        """Report a loss in these partitions. Raises `DataLossError`."""
         if not lost:
             return
         text = "; ".join(f"{name} {what}" for name, what in sorted(lost.items()))

@@ -1,4 +1,4 @@
-"""What a streaming query's driver knows of its topics: where they end, and its retention mark."""
+"""A streaming query's view of its topics in the driver: their ends, and the retention mark."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from velaray.pipelines.spark_reading import Origin
 T = TypeVar("T")
 
 AT_ONCE = 16
-"""Partitions that are asked at the same time."""
+"""Number of partitions that are asked at the same time."""
 
 
 class Marks:
-    """A durable subscription on every partition of some topics, which receives nothing.
+    """A durable subscription on every partition of some topics; it receives no messages.
 
-    It keeps what the query may read again from being trimmed, and tells where things are.
+    It prevents the trimming of messages that the query may read again, and looks up positions.
     """
 
     def __init__(self, origin: Origin, subscription: str) -> None:
@@ -33,7 +33,7 @@ class Marks:
         self._pool = ThreadPoolExecutor(AT_ONCE, "velaray-marks")
 
     def begin(self, start: Start) -> dict[str, Progress]:
-        """Move the marks to where a new query begins, and return where that is.
+        """Move the marks to the start of a new query, and return that start.
 
         Raises `TopicNotFound`.
         """
@@ -41,23 +41,23 @@ class Marks:
         self.hold(names)
         start.check(names)
         self._each(names, lambda name: self._consumers[name].seek(start.target(name)))
-        # A mark may be an entry before the message that it was moved to.
+        # A mark may be an entry before the message that is its target.
         ids, sought = start.ids or {}, self._each(names, self._position)
         begun = {name: Progress(ids.get(number_of(name), at)) for name, (_, at) in sought.items()}
         found = self.look_to(begun, begun)
         return {name: Progress.at_end_of(span) for name, span in found.items()}
 
     def update(self) -> tuple[list[str], dict[str, TopicNotFound]]:
-        """Look for partitions that are new and subscribe to them; returns what `Origin.look` does.
+        """Subscribe to new partitions; return the result of `Origin.look`.
 
-        A subscription that is made here keeps everything from the partition's beginning on.
+        A new subscription keeps everything from the partition's beginning on.
         """
         names, missing = self._origin.look(self._client)
         self.hold(names)
         return names, missing
 
     def hold(self, partitions: Iterable[str]) -> None:
-        """Subscribe to those of these partitions that this doesn't hold yet."""
+        """Subscribe to these partitions, except those that are already subscribed."""
         missing = [name for name in partitions if name not in self._consumers]
         self._consumers.update(self._each(missing, self._subscribed))
 
@@ -73,7 +73,7 @@ class Marks:
     def look(
         self, progress: Mapping[str, Progress], limits: Mapping[str, SpanLimits]
     ) -> dict[str, Span]:
-        """What comes next in each of these partitions."""
+        """Return the next step in each of these partitions."""
 
         def span(name: str) -> Span:
             step = (progress[name].spot(name), limits[name])
@@ -84,12 +84,12 @@ class Marks:
     def look_to(
         self, begun: Mapping[str, Progress], ends: Mapping[str, Progress]
     ) -> dict[str, Span]:
-        """What is known of steps that were planned before."""
+        """Return the steps that were planned before."""
         limits = {name: _up_to(ends[name]) for name in begun.keys() & ends.keys()}
         return self.look({name: begun[name] for name in limits}, limits)
 
     def ends(self) -> dict[str, Place]:
-        """Where each partition ends for readers."""
+        """Return the end of each partition for readers."""
         return {
             name: last for name, (last, _) in self._each(self._consumers, self._position).items()
         }
@@ -99,14 +99,14 @@ class Marks:
         return Place.of(last), Place.of(at)
 
     def move(self, read: Mapping[str, Place]) -> None:
-        """The query will never read again what is up to these places."""
+        """Move the marks here: the query will never read anything up to these positions again."""
         for name, place in read.items():
             if place.entry >= 0 and name in self._consumers:
                 message_id = MessageId(number_of(name), place.ledger, place.entry, topic=name)
                 self._consumers[name].acknowledge_cumulative(message_id)
 
     def drop(self, partitions: Iterable[str]) -> None:
-        """These are gone."""
+        """Drop these deleted partitions."""
         for name in partitions:
             consumer = self._consumers.pop(name, None)
             if consumer is not None:
@@ -119,7 +119,7 @@ class Marks:
         return dict(zip(names, self._pool.map(work, names), strict=True))
 
     def close(self) -> None:
-        """Leave the subscriptions; they stay, and so does what they keep."""
+        """Leave the subscriptions; they remain, with the messages that they keep."""
         self._pool.shutdown()
         self._client.close()
 

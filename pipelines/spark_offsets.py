@@ -1,4 +1,4 @@
-"""How far a streaming query is, as Spark keeps it in its checkpoint."""
+"""The progress of a streaming query, in the form of Spark's checkpoints."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from velaray.pipelines.spark_positions import Place, number_of
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a query is in one topic partition: after an entry.
+    """The progress of a query in one topic partition: after an entry.
 
     ``entries`` and ``given_up`` are as in `velaray.client.read_bounds.Spot`. ``mark`` is the
-    incarnation of the query's subscription. Messages that have chunks up to here and others behind
-    begin after ``chunks``. What is None isn't known, or there is none.
+    incarnation of the query's subscription. Messages with chunks on both sides of this position
+    begin after ``chunks``. None means unknown, or that there is none.
     """
 
     after: Place
@@ -28,7 +28,7 @@ class Progress:
 
     @staticmethod
     def at_end_of(span: Span) -> Progress:
-        """Where a step ends."""
+        """The progress at the end of a step."""
         spot = span.end
         chunks = None if spot.chunks_after is None else Place.of(spot.chunks_after)
         after = Place.of(spot.after)
@@ -36,12 +36,12 @@ class Progress:
 
     @staticmethod
     def from_json(found: Mapping[str, Any]) -> Progress:
-        """Read what `to_json` wrote."""
+        """Read the form of `to_json`."""
         places = {name: Place.parse(found[name]) for name in ("after", "chunks") if name in found}
         return Progress(**{**found, **places})
 
     def to_json(self) -> dict[str, Any]:
-        """What a checkpoint has of it."""
+        """The form for a checkpoint."""
         named = {
             "after": str(self.after),
             "entries": self.entries,
@@ -52,7 +52,7 @@ class Progress:
         return {name: value for name, value in named.items() if value is not None}
 
     def spot(self, partition: str) -> Spot:
-        """The same for the service."""
+        """The progress in the form of service requests."""
         number = number_of(partition)
 
         def entry(place: Place) -> MessageId:
@@ -63,17 +63,17 @@ class Progress:
 
     @property
     def kept(self) -> Place:
-        """What is up to here is never read again."""
+        """The end of the messages that are never read again."""
         return self.after if self.chunks is None else min(self.after, self.chunks)
 
 
 @dataclass(frozen=True)
 class Offset:
-    """How far a query is in each partition, and the name of the subscription that keeps the
-    rest: so a query finds that again by its checkpoint alone.
+    """The progress of a query in each partition, and the name of its retention subscription.
 
-    Spark keeps ends of batches, but not where the first one began: that is in its end as ``begun``.
-    A query that has no batch yet has no subscription either.
+    With the name a query finds its subscription by its checkpoint alone. Spark stores the ends of
+    batches, but not the start of the first one. That start is stored in the first end as ``begun``.
+    A query without a batch has no subscription yet.
     """
 
     subscription: str | None
@@ -82,12 +82,12 @@ class Offset:
 
     @staticmethod
     def from_json(found: Mapping[str, Any]) -> Offset:
-        """Read what `to_json` wrote."""
+        """Read the form of `to_json`."""
         begun = _read(found["begun"]) if "begun" in found else None
         return Offset(found["subscription"], _read(found["partitions"]), begun)
 
     def to_json(self) -> dict[str, Any]:
-        """What Spark keeps."""
+        """The form that Spark stores."""
         written = {"subscription": self.subscription, "partitions": _written(self.partitions)}
         return written if self.begun is None else {**written, "begun": _written(self.begun)}
 

@@ -46,22 +46,22 @@ _PAGE_S = 2.0
 class SparkOnRay:
     """A Spark cluster in Ray's resources; ended by `stop`, with the context, or with the process.
 
-    Starts when it's made: a Spark master on this Ray node, and ``workers`` workers wherever Ray
-    has ``cores`` CPUs and ``memory`` bytes for each, which it sets aside for them. Of the memory
-    a tenth, at least 384 MiB, is for Python and what isn't heap; Spark hands out the rest. A
-    master or worker that dies, with its actor or without, is started again, and sessions go on.
-    Who connects needs a secret, which `session` knows.
+    The constructor starts the cluster: a Spark master on this Ray node, and ``workers`` workers on
+    nodes with free resources. Ray reserves ``cores`` CPUs and ``memory`` bytes for each worker. A
+    tenth of the memory, at least 384 MiB, is for Python and other memory outside the heap; Spark
+    allocates the rest. A master or worker that dies, with or without its actor, is restarted, and
+    sessions continue. Connections require a secret, which `session` supplies.
 
-    workers: how many.
-    cores: of each worker.
-    memory: of each worker, in bytes.
-    host: where master, workers and the session's driver listen. None: at their nodes' addresses
-        in Ray, which is what a Ray cluster of several hosts needs.
-    timeout: seconds until all of it runs.
+    workers: the number of workers.
+    cores: the CPUs of each worker.
+    memory: the memory of each worker, in bytes.
+    host: the address on which master, workers and the session's driver listen. None: their nodes'
+        addresses in Ray, which a Ray cluster of several hosts requires.
+    timeout: seconds until the whole cluster must run.
 
-    Raises `InvalidConfiguration` for sizes that can't work, `SparkMissing` without pyspark or
-    Java, `NotEnoughResources` if Ray doesn't have what is asked for, `SparkSetupError` if Spark
-    can't be started. Nothing is left running then.
+    Raises `InvalidConfiguration` for impossible sizes, `SparkMissing` without pyspark or Java,
+    `NotEnoughResources` if Ray lacks the resources, and `SparkSetupError` if Spark can't be
+    started. Everything that was started is stopped then.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class SparkOnRay:
         package = "org.apache.spark.deploy"
         master = [f"{package}.master.Master", "--port", str(self._port)]
         master += ["--webui-port", str(self._page_port)]
-        # Here its address and what it remembers stay the same when it is started again.
+        # On this node its address and its recovery data stay the same after a restart.
         on_this_node = NodeAffinitySchedulingStrategy(here, soft=False)
         self._actors.append(self._actor("master", master, scheduling_strategy=on_this_node))
         worker = [f"{package}.worker.Worker", "--cores", str(cores), "--memory", f"{heap}m"]
@@ -119,7 +119,7 @@ class SparkOnRay:
         return make.remote(role, self._folder, command, self._host, self._secret)
 
     def _wait(self, workers: int, deadline: float) -> None:
-        """Until the master knows every worker; raises `SparkSetupError` if one can't start."""
+        """Wait until the master knows every worker; raises `SparkSetupError` if one can't start."""
         pause = threading.Event()
         started = [actor.describe.remote() for actor in self._actors]
         while (running := self.workers_alive()) < workers:
@@ -136,7 +136,7 @@ class SparkOnRay:
             pause.wait(0.1)
 
     def _log_tail(self) -> str:
-        """What the last of the daemons said last."""
+        """The last log lines of the daemon that was started last."""
         try:
             return str(ray.get(self._actors[-1].log_tail.remote(), timeout=_ANSWER_S))
         except (RayError, OSError) as error:
@@ -144,17 +144,20 @@ class SparkOnRay:
 
     @property
     def master_url(self) -> str:
-        """Where Spark applications connect."""
+        """The URL for Spark applications."""
         return f"spark://{self._at}:{self._port}"
 
     @property
     def folder(self) -> str:
-        """Where logs and recovery data are until it is stopped; its JVMs' environments name it."""
+        """The folder of logs and recovery data, until `stop`.
+
+        Its JVMs' environments contain the name.
+        """
         return self._folder
 
     def workers_alive(self) -> int:
-        """How many workers the master knows and finds alive; 0 while it doesn't answer."""
-        # Its page listens on loopback whatever the host is.
+        """Number of workers that the master knows and finds alive; 0 while it doesn't answer."""
+        # Its web page listens on loopback whatever the host is.
         url = f"http://127.0.0.1:{self._page_port}/json/"
         try:
             with urllib.request.urlopen(url, timeout=_PAGE_S) as page:
@@ -163,7 +166,7 @@ class SparkOnRay:
             return 0
 
     def processes(self) -> list[SparkProcess]:
-        """The master and the workers that run; those that start again just now are left out."""
+        """The running master and workers, without those that are restarting."""
         found = []
         for actor in self._actors:
             try:
@@ -175,23 +178,24 @@ class SparkOnRay:
     def session(
         self, app_name: str = "velaray", config: Mapping[str, str] | None = None
     ) -> SparkSession:
-        """The Spark session of this process, on this cluster; makes it if there is none.
+        """Return this process's Spark session on this cluster; create it if there is none.
 
         It has ``format("velaray")`` and one executor per worker, as large as the worker.
-        ``config``: further settings of Spark, or other ones. Raises `SparkSetupError` if this
-        process has a session of another cluster.
+        ``config``: additional or changed Spark settings. Raises `SparkSetupError` if this process
+        has a session of another cluster.
         """
         return self._sessions.session(app_name, config or {})
 
     def session_maker(self) -> SessionMaker:
-        """What makes and ends a session in another process on this host, which gets it pickled.
+        """Return an object that makes and ends a session in another process on this host.
 
-        It holds the cluster's secret: give it to nobody who isn't to run code there.
+        The object can be pickled. It contains the cluster's secret, with which a process can run
+        code on the cluster: pass it only to trusted processes.
         """
         return SessionMaker(self.master_url, self._at, self._secret, self._config)
 
     def stop(self) -> None:
-        """End the session, workers and master, and every JVM of theirs; again does nothing."""
+        """Stop the session, workers and master, with all their JVMs; a second call does nothing."""
         self._sessions.stop()
         actors, self._actors = self._actors, []
         ending = [actor.stop.remote() for actor in reversed(actors)]
@@ -217,9 +221,10 @@ class SparkOnRay:
 
 
 def _free_ports(host: str) -> list[int]:
-    """Two ports that nobody listens on and that outgoing connections don't use either.
+    """Find two ports without a listener, outside of the range of outgoing connections.
 
-    The system hands out those from 32768 on: one could be taken while the master is down.
+    The system assigns ports from 32768 on to outgoing connections: one of these could be in use
+    when the master restarts.
     """
     found: list[int] = []
     for port in random.sample(range(27_000, 32_000), 200):

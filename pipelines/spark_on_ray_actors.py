@@ -1,4 +1,4 @@
-"""Spark's standalone daemons as Ray actors: each holds a JVM, and neither outlives the other."""
+"""Spark's standalone daemons as Ray actors: actor and JVM end together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from velaray.journal.private import make_private, private_opener
 from velaray.pipelines import spark_on_ray_child
 from velaray.pipelines.spark_on_ray_needs import require_spark
 
-# A JVM that ends sooner than this has failed to start: it isn't tried again at once.
+# A JVM that ends within this time has failed to start and isn't restarted at once.
 _SHORTEST_LIFE_S = 5.0
 _STOP_S = 15.0
 _DAEMON_HEAP = "256m"
@@ -27,7 +27,7 @@ _LOOPBACK = "127.0.0.1"
 
 
 class SparkProcess(NamedTuple):
-    """A master or worker that runs.
+    """A running master or worker.
 
     role: "master" or "worker-0", "worker-1" and so on.
     actor_pid, jvm_pid: the processes of the actor and of its JVM.
@@ -41,12 +41,15 @@ class SparkProcess(NamedTuple):
 
 
 class Daemon:
-    """A Spark master or worker. Raises `SparkMissing` where there is no Java or pyspark."""
+    """A Spark master or worker. Raises `SparkMissing` if Java or pyspark is missing."""
 
     def __init__(
         self, role: str, folder: str, command: list[str], host: str | None, secret: str
     ) -> None:
-        """``command``: class and arguments; ``host``: where it listens, None: at the node's."""
+        """``command``: class and arguments.
+
+        ``host``: the address to listen on; None: the node's.
+        """
         self._role = role
         self._folder = Path(folder) / role
         make_private(self._folder)
@@ -74,10 +77,10 @@ class Daemon:
         self._jvm.wait()
         if not self._stopping.is_set():
             self._stopping.wait(_SHORTEST_LIFE_S - (monotonic() - started))
-            os._exit(1)  # Ray starts another
+            os._exit(1)  # Ray restarts the actor
 
     def describe(self) -> SparkProcess:
-        """Where it runs."""
+        """The processes and the node of the daemon."""
         node = ray.get_runtime_context().get_node_id()
         return SparkProcess(self._role, os.getpid(), self._jvm.pid, node)
 
@@ -86,7 +89,7 @@ class Daemon:
         return (self._folder / "log").read_text(errors="replace")[-2000:]
 
     def stop(self) -> None:
-        """End the JVM in good order, else kill it; its executors end first. Takes its files."""
+        """Stop the JVM in good order, or kill it, after its executors; remove its files."""
         self._stopping.set()
         self._jvm.terminate()
         try:
@@ -98,15 +101,15 @@ class Daemon:
 
 
 def _environment(home: Path, folder: Path, secret: str) -> Mapping[str, str]:
-    """What a daemon's JVM is started with, and through it executors and their Python."""
+    """The environment of a daemon's JVM, which its executors and their Python inherit."""
     options = {
         "spark.authenticate": "true",
         "spark.master.rest.enabled": "false",  # its port is fixed: a second master would never lead
-        "spark.port.maxRetries": "0",  # another port is one that nobody looks at
+        "spark.port.maxRetries": "0",  # avoid trying further ports, which no client uses
         "spark.deploy.recoveryMode": "FILESYSTEM",
         "spark.deploy.recoveryDirectory": str(folder / "recovery"),
         "spark.deploy.recoveryTimeout": "15s",  # the longest wait for a worker that is gone
-        "spark.deploy.maxExecutorRetries": "-1",  # deaths of executors end no application
+        "spark.deploy.maxExecutorRetries": "-1",  # deaths of executors don't end applications
     }
     properties = [f"-D{name}={value}" for name, value in options.items()]
     of_python = (sys.prefix, sys.base_prefix)
@@ -115,7 +118,7 @@ def _environment(home: Path, folder: Path, secret: str) -> Mapping[str, str]:
         "SPARK_HOME": str(home),
         "SPARK_DAEMON_JAVA_OPTS": " ".join([*_QUICK_START, *properties]),
         "SPARK_DAEMON_MEMORY": _DAEMON_HEAP,
-        "SPARK_LOCAL_IP": _LOOPBACK,  # of the pages for people; the rest listens where it's told
+        "SPARK_LOCAL_IP": _LOOPBACK,  # for the web pages; the rest listens on its configured host
         "SPARK_WORKER_DIR": str(folder / "work"),
         "SPARK_LOCAL_DIRS": str(folder / "local"),
         "_SPARK_AUTH_SECRET": secret,

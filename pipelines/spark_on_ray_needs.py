@@ -1,4 +1,4 @@
-"""What Spark needs here: pyspark, Java, and room; and the errors that say what is missing."""
+"""Spark's requirements on this host: pyspark, Java and memory; and errors for missing ones."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from velaray.client.exceptions import InvalidConfiguration
 
 JAVA = 17
 MIB = 1 << 20
-# Spark refuses a heap that is smaller, and reckons with so much beside it.
+# Spark refuses a smaller heap, and expects this much memory besides the heap.
 SMALLEST_HEAP = 450 * MIB
 SMALLEST_OVERHEAD = 384 * MIB
 _JAVA_TIMEOUT_S = 30.0
 
 
 class SparkSetupError(RuntimeError):
-    """Spark, or Ray on it, can't be brought up; the text says why and what to do."""
+    """Spark, or Ray on Spark, can't be started; the text contains the cause and the remedy."""
 
 
 class SparkMissing(SparkSetupError):
@@ -29,11 +29,11 @@ class SparkMissing(SparkSetupError):
 
 
 class NotEnoughResources(SparkSetupError):
-    """Ray's resources, or Spark's slots or memory, don't suffice; the text says what there is."""
+    """Ray's resources, or Spark's slots or memory, don't suffice; the text lists them."""
 
 
 def require_spark() -> Path:
-    """The folder of the Spark that pyspark carries; raises `SparkMissing`."""
+    """Return the folder of pyspark's Spark; raises `SparkMissing`."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise SparkMissing("pyspark isn't installed: pip install 'velaray[spark]'")
@@ -64,16 +64,17 @@ def _require_java() -> None:
 
 
 def check_sizes(workers: int, cores: int, memory: int) -> None:
-    """Raises `InvalidConfiguration` for sizes of which there is none."""
+    """Raise `InvalidConfiguration` for sizes that aren't positive."""
     for name, value in (("workers", workers), ("cores", cores), ("memory", memory)):
         if not isinstance(value, int) or value < 1:
             raise InvalidConfiguration(f"{name}={value!r}: a whole number, at least 1")
 
 
 def heap_of(memory: int) -> int:
-    """What is heap, in MiB, of the memory of a worker: bytes, less a tenth or 384 MiB.
+    """Return the heap in MiB for a worker's memory in bytes.
 
-    Raises `InvalidConfiguration` if too little is left for Spark.
+    The rest, a tenth or at least 384 MiB, is for other memory. Raises `InvalidConfiguration` if too
+    little is left for Spark.
     """
     heap = memory - max(memory // 10, SMALLEST_OVERHEAD)
     if heap < SMALLEST_HEAP:

@@ -1,4 +1,4 @@
-"""A Spark session of this process, and the end of the JVM that it takes."""
+"""A Spark session of this process, and the end of its JVM."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class SessionMaker:
         }
 
     def session(self, name: str, config: Mapping[str, str]) -> SparkSession:
-        """A session that has ``format("velaray")``.
+        """Return a session with ``format("velaray")``.
 
-        Raises `SparkSetupError` if this process has one of another cluster.
+        Raises `SparkSetupError` if this process has a session of another cluster.
         """
         from pyspark import SparkConf, SparkContext
         from pyspark.sql import SparkSession
@@ -50,7 +50,7 @@ class SessionMaker:
         builder = SparkSession.builder.master(self._master_url).appName(name)
         with _environment({"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": python}):
             if SparkContext._gateway is None:
-                # First without the secret: a JVM shows everybody what it is started with.
+                # Start the JVM without the secret first: other users can see a JVM's arguments.
                 self._owns_jvm = True
                 SparkContext._ensure_initialized(conf=SparkConf().setAll(list(settings.items())))
             settings["spark.authenticate.secret"] = self._secret
@@ -59,7 +59,7 @@ class SessionMaker:
         return spark
 
     def stop(self) -> None:
-        """Stop the session if there is one, and the JVM if it was started for it."""
+        """Stop the session if there is one, and the JVM if it was started for the session."""
         from pyspark import SparkContext
 
         running = SparkContext._active_spark_context
@@ -70,14 +70,14 @@ class SessionMaker:
             SparkContext._gateway = SparkContext._jvm = None
             gateway.shutdown()
             jvm = gateway.proc
-            jvm.stdin.close()  # which is what it waits for
+            jvm.stdin.close()  # the JVM waits for this
             jvm.wait(_JVM_STOP_S)
         self._owns_jvm = False
 
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """These environment variables for as long as the context lasts."""
+    """Set these environment variables for the duration of the context."""
     former = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -1,4 +1,4 @@
-"""The options of Spark's ``format("velaray")``, read and checked."""
+"""The options of Spark's ``format("velaray")``, parsed and validated."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Mapping, Set
 from velaray.client.exceptions import InvalidConfiguration
 
 _SPARKS_OWN = {"checkpointlocation", "path", "queryname"}
-"""What Spark passes on among the options of its readers and writers."""
+"""Spark's own entries among the options of its readers and writers."""
 
 
 class Options:
-    """Options by name, whose case doesn't matter.
+    """Options by name; names are case-insensitive.
 
-    Raises `InvalidConfiguration` for one that isn't ``known``.
+    Raises `InvalidConfiguration` for an option that isn't ``known``.
     """
 
     def __init__(self, given: Mapping[str, str], known: Set[str], what: str) -> None:
@@ -26,18 +26,21 @@ class Options:
             )
 
     def text(self, name: str) -> str | None:
-        """The option's value; None if it isn't given, or empty."""
+        """The option's value; None if it is missing or empty."""
         return self._given.get(name) or None
 
     def required(self, name: str) -> str:
-        """The option's value. Raises `InvalidConfiguration` without one."""
+        """The option's value. Raises `InvalidConfiguration` if it is missing."""
         value = self.text(name)
         if value is None:
             raise InvalidConfiguration(f'{self._what} needs .option("{name}", …)')
         return value
 
     def one_of(self, *names: str) -> list[str | None]:
-        """The values of these, of which one is given. Raises `InvalidConfiguration` otherwise."""
+        """The values of these options, exactly one of which must be set.
+
+        Raises `InvalidConfiguration` otherwise.
+        """
         values = [self.text(name) for name in names]
         if sum(value is not None for value in values) != 1:
             raise InvalidConfiguration(
@@ -46,7 +49,7 @@ class Options:
         return values
 
     def count(self, name: str) -> int:
-        """A whole number, more than 0; 0 if it isn't given. Raises `InvalidConfiguration`."""
+        """A whole number above 0; 0 if the option is missing. Raises `InvalidConfiguration`."""
         value = self.text(name)
         if value is None:
             return 0
@@ -56,7 +59,7 @@ class Options:
         return found
 
     def seconds(self, name: str, default: float) -> float:
-        """A number of seconds, more than 0. Raises `InvalidConfiguration` for anything else."""
+        """A number of seconds above 0. Raises `InvalidConfiguration` for anything else."""
         value = self.text(name)
         try:
             found = default if value is None else float(value)

@@ -1,4 +1,4 @@
-"""Positions in topics as Spark's offsets and options write them."""
+"""Positions in topics, in the form of Spark's offsets and options."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ _ID = re.compile(r"(\d+):(\d+)(?::(-?\d+))?")
 
 
 class Place(NamedTuple):
-    """After an entry of a partition; after none of its ledger if ``entry`` is -1."""
+    """A position after an entry; before the first entry of its ledger if ``entry`` is -1."""
 
     ledger: int
     entry: int
 
     @staticmethod
     def of(message_id: MessageId) -> Place:
-        """After the whole entry of a message."""
+        """The position after the whole entry of a message."""
         return Place(message_id.ledger_id(), message_id.entry_id())
 
     @staticmethod
     def parse(text: str) -> Place:
-        """Read what ``str`` wrote."""
+        """Read the form of ``str``."""
         ledger, entry = text.split(":")
         return Place(int(ledger), int(entry))
 
     def message_id(self, partition: int) -> MessageId:
-        """The id after which a reader begins here: behind all messages of the entry's batch."""
+        """The id after which a reader at this position begins: the end of the entry's batch."""
         whole = MessageId(partition, *self, batch_index=_END_OF_BATCH)
         return whole if self.ledger >= 0 else MessageId.earliest
 
@@ -44,7 +44,7 @@ class Place(NamedTuple):
 _END_OF_BATCH = (1 << 31) - 1
 BEGINNING = Place(-1, -1)
 Positions: TypeAlias = Mapping[str, Place]
-"""The place of each partition, by its full name: what comes after it is not read yet."""
+"""The position of each partition, by its full name; the messages after it are unread."""
 
 
 def number_of(partition: str) -> int:
@@ -54,7 +54,7 @@ def number_of(partition: str) -> int:
 
 @dataclass(frozen=True)
 class Start:
-    """Where a query begins: at an end of its topics, at a publish time, or at messages."""
+    """The start of a query: an end of its topics, a publish time, or messages."""
 
     text: str
     end: MessageId = MessageId.earliest
@@ -93,7 +93,7 @@ class Start:
             )
 
     def target(self, partition: str) -> MessageId | int:
-        """Where ``seek`` is to go."""
+        """The target for ``seek``."""
         if self.time is not None:
             return self.time
         if self.ids is not None:
@@ -102,9 +102,9 @@ class Start:
         return self.end
 
     def place(self, partition: str, last: Place, sought: Callable[[int], Place]) -> Place:
-        """Where this is in a partition that ends with ``last``.
+        """Return the position of this start in a partition that ends with ``last``.
 
-        ``sought`` is asked for the place before a publish time.
+        ``sought`` looks up the position before a publish time.
         """
         if self.time is not None:
             return min(last, sought(self.time))

@@ -1,4 +1,4 @@
-"""What tasks of Spark's sources do: read a part of a topic partition, as rows."""
+"""The tasks of Spark's sources: read a part of a topic partition as rows."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ OPTIONS = CONNECTION | {
 
 
 class Span(InputPartition):
-    """What one task reads: of a topic partition what is after ``start`` and up to ``end``.
+    """The part that one task reads: a topic partition's messages after ``start`` and up to ``end``.
 
-    A chunked message is where its last chunk is; from behind ``chunks`` on are the others.
+    The position of a chunked message is that of its last chunk; its other chunks are behind
+    ``chunks``.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Span(InputPartition):
 
 
 def topics_named(options: Options) -> tuple[tuple[str, ...], str | None]:
-    """The topics that are to be read, or a pattern of them. Raises `InvalidConfiguration`."""
+    """The topics to read, or a pattern of them. Raises `InvalidConfiguration`."""
     one, many, pattern = options.one_of("topic", "topics", "topics_pattern")
     listed = [one] if one is not None else (many or "").split(",")
     names = tuple(name.strip() for name in listed if name and name.strip())
@@ -60,7 +61,7 @@ def topics_named(options: Options) -> tuple[tuple[str, ...], str | None]:
 
 @dataclass(frozen=True)
 class Origin:
-    """What a query reads, as its options say."""
+    """The topics, service and limits of a query, from its options."""
 
     service: Service
     names: tuple[str, ...]
@@ -69,21 +70,21 @@ class Origin:
 
     @staticmethod
     def of(options: Options) -> Origin:
-        """Read and check them. Raises `InvalidConfiguration`."""
+        """Read and validate the options. Raises `InvalidConfiguration`."""
         names, pattern = topics_named(options)
         columns = columns_named(options.text("columns"))
         return Origin(Service.of(options), names, pattern, columns)
 
     def topics(self, client: Client) -> list[str]:
-        """The topics that there are now."""
+        """The current topics."""
         if self.pattern is None:
             return list(self.names)
         return client.get_matching_topics(self.pattern)
 
     def look(self, client: Client) -> tuple[list[str], dict[str, TopicNotFound]]:
-        """The partitions that there are now, and the refusals of named topics that don't exist.
+        """Return the current partitions, and the errors of named topics that don't exist.
 
-        Both by full names. No topic is created.
+        Both are by full name. No topic is created.
         """
         found: dict[str, None] = {}
         missing = {}
@@ -91,18 +92,21 @@ class Origin:
             try:
                 found |= dict.fromkeys(client.get_topic_partitions(topic, create=False))
             except TopicNotFound as error:
-                if self.pattern is None:  # one that matched was deleted since
+                if self.pattern is None:  # deleted topics of a pattern are ignored
                     missing[str(topic_name(topic))] = error
         return list(found), missing
 
     def partitions(self, client: Client) -> list[str]:
-        """The partitions that there are now, by their full names. Raises `TopicNotFound`."""
+        """The current partitions, by their full names. Raises `TopicNotFound`."""
         found, missing = self.look(client)
         for error in missing.values():
             raise error
         return found
 
     def read(self, span: Span, typed: TypedValue | None = None) -> Iterator[pa.RecordBatch]:
-        """The messages of a span that consumers get, in order. Raises as `ServicePart.read`."""
+        """Yield the messages of a span that consumers get, in order.
+
+        Raises as `ServicePart.read`.
+        """
         part = ServicePart(self.service, span.partition, span.start, span.end, span.chunks)
         return part.read(self.columns, typed)

@@ -1,4 +1,4 @@
-"""Spark's transactional sink: each task publishes in a transaction, all of them are one commit."""
+"""Spark's transactional sink: each task publishes in a transaction; one commit for all tasks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from velaray.pipelines.spark_options import Options
 
 OPTIONS = CONNECTION | frozenset({"topic", "name", "transaction_timeout"})
 TIMEOUT_S = 600.0
-"""How long a task's transaction stays open, by default, if nobody ends it."""
+"""Default timeout of a task's transaction, in seconds."""
 
 _COLUMNS: Mapping[str, tuple[DataType, ...]] = {
     "value": (BinaryType(), StringType()),
@@ -46,7 +46,7 @@ _COLUMNS: Mapping[str, tuple[DataType, ...]] = {
 
 @dataclass(frozen=True)
 class Prepared(WriterCommitMessage):
-    """What a task attempt published: in which series, and its transaction if there were rows."""
+    """The result of a task attempt: its commit sequence, and its transaction if there were rows."""
 
     commit_sequence: str
     txn: TransactionId | None
@@ -54,7 +54,7 @@ class Prepared(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class Target:
-    """Where the rows of a query go, as its options and its columns say."""
+    """The target of a query's rows, from its options and columns."""
 
     service: Service
     topic: str | None
@@ -63,7 +63,7 @@ class Target:
 
     @staticmethod
     def of(options: Options) -> Target:
-        """Read and check them. Raises `InvalidConfiguration`."""
+        """Read and validate the options. Raises `InvalidConfiguration`."""
         return Target(
             Service.of(options),
             options.text("topic"),
@@ -72,7 +72,7 @@ class Target:
         )
 
     def check(self, schema: StructType) -> Target:
-        """Itself. Raises `InvalidConfiguration` if rows of this schema can't be written to it."""
+        """Return itself. Raises `InvalidConfiguration` if rows of this schema can't be written."""
         _check_columns(schema)
         if ("topic" in schema.names) == (self.topic is not None):
             raise InvalidConfiguration(
@@ -82,26 +82,26 @@ class Target:
         return self
 
     def commit_sequence(self, *parts: str) -> str:
-        """The name of a series of commits: these parts, and the option's."""
+        """The name of a commit sequence: these parts, and that of the option."""
         return "/".join(["spark", *parts, *filter(None, [self.label])])
 
     def publish(
         self, commit_sequence: str, number: int, rows: Iterator[pa.RecordBatch]
     ) -> Prepared:
-        """Publish ``rows`` in one transaction of ``series``, complete and open on return.
+        """Publish ``rows`` in one transaction of ``series``; it is complete and open on return.
 
-        Nothing is published if ``number`` was committed before. If anything fails the transaction
-        is aborted, and what failed is raised.
+        Nothing is published if ``number`` was committed before. After an error the transaction is
+        aborted, and the error is raised.
         """
         with link_to(self.service) as link:
             commits = link.client.commit_sequence(commit_sequence)
             if commits.last >= number:
-                deque(rows, 0)  # operators on the way keep their state when they have seen it all
+                deque(rows, 0)  # read all rows, so that stateful operators keep their state
                 return Prepared(commit_sequence, None)
             txn = prepared = None
             send = partial(send_rows, link, self.topic)
             try:
-                # Spark's next rows are fetched while the last are on their way.
+                # Spark's next rows are fetched while the last ones are being sent.
                 with ThreadPoolExecutor(1) as sender:
                     sent: Future[None] | None = None
                     for batch in rows:
@@ -119,13 +119,13 @@ class Target:
             return prepared
 
     def commit(self, number: int, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Commit what the tasks published as ``number``, once. Raises what the service says."""
+        """Commit the tasks' transactions as ``number``, once. Raises the service's error."""
         for commit_sequence, ids in _by_sequence(messages).items():
             with link_to(self.service) as link:
                 link.client.commit_sequence(commit_sequence).commit(number, ids)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Abort what the tasks published, unless it is committed: that stays."""
+        """Abort the tasks' transactions, unless they are committed."""
         for commit_sequence, ids in _by_sequence(messages).items():
             with link_to(self.service) as link:
                 link.client.commit_sequence(commit_sequence).abort(ids)
@@ -148,7 +148,7 @@ def _check_columns(schema: StructType) -> None:
 
 def _kinds(name: str) -> tuple[DataType, ...]:
     kinds = _COLUMNS.get(name, ())
-    # Whether a map may hold nulls isn't for the plan to say: those that do are refused as rows.
+    # The plan doesn't show whether maps contain nulls; rows with such maps are refused.
     return (*kinds, MapType(StringType(), StringType(), False)) if name == "properties" else kinds
 
 
@@ -169,9 +169,9 @@ def _property(name: str) -> str:
 
 
 class StreamSink(DataSourceStreamArrowWriter):
-    """Writes a streaming query's batches: those that Spark does again count once.
+    """Writes a streaming query's batches; repeated batches count once.
 
-    The series of commits is named after the query's id, which its checkpoint keeps.
+    The commit sequence is named after the query's id, which is stored in its checkpoint.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
@@ -180,17 +180,17 @@ class StreamSink(DataSourceStreamArrowWriter):
         self._target = Target.of(known).check(schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Prepared:
-        """Publish a task's rows; they count when `commit` names what this returns."""
+        """Publish a task's rows; `commit` with the returned message makes them readable."""
         commit_sequence = self._target.commit_sequence(_property("sql.streaming.queryId"))
         number = int(_property("streaming.sql.batchId"))
         return self._target.publish(commit_sequence, number, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Commit the batch, by one decision of the service; harmless if it was committed."""
+        """Commit the batch with one decision of the service; idempotent."""
         self._target.commit(batchId, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Abort what is open of it; what is committed stays, whatever Spark made of that."""
+        """Abort the batch's open transactions; committed ones stay, even if Spark failed."""
         self._target.abort(messages)
 
 
@@ -207,16 +207,16 @@ class BatchSink(DataSourceArrowWriter):
         self._commit_sequence = self._target.commit_sequence("run", self._kept or token_hex(8))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Prepared:
-        """Publish a task's rows; they count when `commit` names what this returns."""
+        """Publish a task's rows; `commit` with the returned message makes them readable."""
         return self._target.publish(self._commit_sequence, 0, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit all rows, by one decision of the service."""
+        """Commit all rows with one decision of the service."""
         self._target.commit(0, messages)
-        if self._kept is None:  # nobody will ask for a number of this run again
+        if self._kept is None:  # this run is complete
             with link_to(self._target.service) as link:
                 link.client.commit_sequence(self._commit_sequence).forget()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Abort what is open of the run."""
+        """Abort the run's open transactions."""
         self._target.abort(messages)

@@ -42,10 +42,10 @@ _NEW = Progress(BEGINNING)
 
 
 class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads topics as they grow, never what may yet be aborted."""
+    """Reads topics as they grow, without messages that may still be aborted."""
 
     def __init__(self, options: Mapping[str, str], typed: TypedValue | None = None) -> None:
-        """``typed``: what column ``value`` is, if not bytes. Raises `InvalidConfiguration`."""
+        """``typed``: the type of column ``value``, if not bytes. Raises `InvalidConfiguration`."""
         known = Options(options, STREAM_OPTIONS, "the velaray stream source")
         self._typed = typed
         self._origin = Origin.of(known)
@@ -69,26 +69,26 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._marks, self._losses
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query is that has no batch yet.
+        """Return the progress of a query without a batch.
 
-        Spark asks again when it does the first batch again: that begins where its end says.
+        Spark calls this again when it repeats the first batch, whose stored end contains the start.
         """
         return NOWHERE.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What the options say of a batch's size."""
+        """Return the options' limits of a batch."""
         if self._limits.messages:
             return ReadMaxRows(self._limits.messages)
         return ReadMaxBytes(self._limits.bytes) if self._limits.bytes else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Read what there is when the first batch is planned, and no more."""
+        """Limit the query to the messages that exist when the first batch is planned."""
         self._once = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next batch ends, which begins at ``start``.
+        """Return the end of the next batch, which begins at ``start``.
 
-        Raises `DataLossError` if what comes next isn't there, or isn't kept any more.
+        Raises `DataLossError` if the next messages are gone, or aren't kept any more.
         """
         begun = self._begun(Offset.from_json(start))
         marks, losses = self._opened(begun.subscription or "")
@@ -112,11 +112,11 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first = begun.partitions if start == NOWHERE.to_json() else None
         self._planned = Offset(begun.subscription, partitions | ends, first)
         if self._planned.partitions == begun.partitions and first is None:
-            self._planned = begun  # the same to the letter, so that Spark sees no news
+            self._planned = begun  # exactly the same text, so that Spark sees no change
         return self._planned.to_json()
 
     def _begun(self, start: Offset) -> Offset:
-        """Where the next batch begins. A new query's subscription exists from now on."""
+        """Return the start of the next batch. A new query's subscription exists from now on."""
         if start != NOWHERE:
             return start
         name = self._subscription or f"spark-{token_hex(8)}"
@@ -124,10 +124,10 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Offset(name, marks.begin(self._start))
 
     def _present(self, marks: Marks, losses: Losses, begun: Offset) -> dict[str, Progress]:
-        """How far the query is in each partition that there is now.
+        """Return the query's progress in each current partition.
 
-        Raises `TopicNotFound` for a topic that a restart added to the options and that doesn't
-        exist, unless the query goes on over losses.
+        Raises `TopicNotFound` for a missing topic that a restart added to the options, unless the
+        query continues after losses.
         """
         there, missing = marks.update()
         gone = begun.partitions.keys() - there
@@ -142,9 +142,9 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {name: begun.partitions.get(name, _NEW) for name in there}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One task for each partition of a topic that has something to read.
+        """One task for each partition of a topic with messages to read.
 
-        Raises `DataLossError` if that isn't kept any more.
+        Raises `DataLossError` if these aren't kept any more.
         """
         last = Offset.from_json(end)
         begun = Offset.from_json(start).partitions if last.begun is None else last.begun
@@ -160,17 +160,17 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task; runs in an executor."""
+        """Yield the rows of one task; runs in an executor."""
         assert isinstance(partition, Span)
         return self._origin.read(partition, self._typed)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """What is up to ``end`` is never read again: it may be trimmed."""
+        """Release the messages up to ``end`` for trimming: they are never read again."""
         done = Offset.from_json(end)
         marks, _ = self._opened(done.subscription or "")
         marks.move({name: progress.kept for name, progress in done.partitions.items()})
 
     def stop(self) -> None:
-        """Leave the service; the subscription stays."""
+        """Disconnect from the service; the subscription stays."""
         if self._marks is not None:
             self._marks.close()

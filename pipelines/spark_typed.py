@@ -1,4 +1,4 @@
-"""What column ``value`` of Spark's sources is, as their options say."""
+"""The type of column ``value`` of Spark's sources, from their options."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _OPTIONS = BATCH_OPTIONS | STREAM_OPTIONS
 
 
 def typed_value(options: Mapping[str, str]) -> TypedValue | None:
-    """The newest schema of the query's topics as of now; None if its values are bytes.
+    """Return the newest schema of the query's topics as of now; None if its values are bytes.
 
-    Raises `InvalidConfiguration`, and what the service says.
+    Raises `InvalidConfiguration`, and the service's errors.
     """
-    # What it doesn't know, the source that is read from will refuse.
+    # Ignore unknown options here: the source that reads them refuses them.
     known = Options(options, _OPTIONS | options.keys(), "the velaray source")
     lenient = known.choice("on_undecodable", "fail", "null") == "null"
     if known.choice("value_schema", "bytes", "typed") == "bytes":

@@ -1,4 +1,4 @@
-"""Whether Spark's Python workers can import velaray."""
+"""The check that Spark's Python workers can import velaray."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ _REMEDY = (
 
 
 def check_workers(spark: SparkSession) -> None:
-    """Run a task that imports velaray. Raises `SparkSetupError`, which names PYSPARK_PYTHON."""
-    # Without Arrow, which a Python without velaray may lack too.
+    """Run a task that imports velaray.
+
+    Raises `SparkSetupError`; its text mentions PYSPARK_PYTHON.
+    """
+    # Without Arrow, which a Python without velaray may lack, too.
     probe = udf(_probe(), "string", useArrow=False)
     try:
         found = spark.range(0, 1, 1, 1).select(probe("id")).collect()[0][0]
@@ -32,8 +35,8 @@ def check_workers(spark: SparkSession) -> None:
 
 
 def _probe() -> Callable[[int], str]:
-    # Spark sends a function by its name, unless it is local to another: then by its code, so that
-    # a worker without velaray can run it.
+    # Spark sends a function by name, or by code if it is local to another function. A worker
+    # without velaray can run only the latter.
     def probe(_: int) -> str:
         import sys
 

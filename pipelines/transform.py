@@ -1,4 +1,4 @@
-"""Exactly-once consume-process-produce: what is consumed, what is done, what is produced."""
+"""The definition of an exactly-once transform: consume, process, produce."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from velaray.client.policies import ConsumerDeadLetterPolicy
 
 
 class Output(NamedTuple):
-    """A message that a transform publishes; a plain tuple of the first fields does as well.
+    """A message that a transform publishes; a plain tuple of the first fields is accepted, too.
 
-    topic: where it goes.
+    topic: the target topic.
     value: the payload; None is a tombstone.
     key, ordering_key, properties: as those of ``Producer.send``.
     event_time: milliseconds since 1970.
@@ -33,32 +33,33 @@ class Output(NamedTuple):
 class Transform:
     """A function over batches of messages, run so that every message counts exactly once.
 
-    A worker takes a batch of messages, calls ``function``, publishes what that returns and
-    acknowledges the batch in one transaction, and commits it. Whatever dies meanwhile, a
-    message's outputs and its acknowledgement count together, once, or not at all; in that case
-    it is delivered again. ``function`` may be called several times with a message; only what it
-    *returns* is exactly once. `TransformRun` runs it on Ray, `TransformWorker` in one process.
+    A worker takes a batch of messages and calls ``function``. It publishes the result and
+    acknowledges the batch in one transaction, and commits it. After any crash a message's outputs
+    and its acknowledgement count together, once, or not at all; then the message is redelivered.
+    ``function`` may be called several times with a message; exactly-once applies only to the
+    messages that it *returns*. `TransformRun` runs it on Ray, `TransformWorker` in one process.
 
-    function: called with a list of `velaray.Message`, returns an iterable of `Output`, or None
-        for none. May be a coroutine function, or a generator, asynchronous or not. A class (or
-        a `functools.partial` of one) is made once per worker, and called. What isn't
-        asynchronous runs in a thread, one call at a time.
+    function: called with a list of `velaray.Message`, returns an iterable of `Output`, or None for
+        none. It may be a coroutine function, or a generator, asynchronous or not. A class (or a
+        `functools.partial` of one) is instantiated once per worker, and the instance is called.
+        Synchronous functions run in a thread, one call at a time.
     source: the topic or topics to consume.
-    subscription: its name; it is made at the start of the topic if it doesn't exist.
-    consumer_type: Shared, Key_Shared or Failover. With the latter two, messages (of a key)
-        keep their order, unless a worker dies, or loses its connection, between acknowledging
-        and committing: then those of the open transaction come after what follows them.
+    subscription: the name of the subscription; a missing one is created at the start of the topic.
+    consumer_type: Shared, Key_Shared or Failover. With the latter two, messages (of a key) keep
+        their order, with one exception: if a worker dies, or loses its connection, between
+        acknowledging and committing, the messages of the open transaction are redelivered after
+        their successors.
     batch_size: messages per transaction, at most. A worker holds twice as many, at most.
-    batch_wait: seconds that a batch which isn't full waits for more.
-    transaction_timeout: seconds after which the service aborts the open transaction of a
-        worker that died. So long its messages wait, and what was published after its outputs
-        stays unread. It doesn't run while ``function`` does.
-    dead_letters: what becomes of a message that ``function`` raises an exception for. None:
-        the transform stops with that exception. Otherwise ``function`` is called again with
-        each message of the batch alone, and those at fault go to the policy's retry topic, and
-        from there, after ``max_redeliver_count`` times, to its dead-letter topic: in the
-        transaction that acknowledges them. Property ``EXCEPTION`` of these copies says why.
-    retry_delay: seconds until what went to the retry topic is tried again.
+    batch_wait: seconds that an incomplete batch waits for more messages.
+    transaction_timeout: seconds after which the service aborts the open transaction of a worker
+        that died. Until then its messages wait, and messages that were published after its outputs
+        stay unread. The timeout doesn't run during calls of ``function``.
+    dead_letters: the policy for messages for which ``function`` raises an exception. None: the
+        transform stops with that exception. Otherwise ``function`` is called again with each
+        message of the batch alone. Messages that fail go to the policy's retry topic, and after
+        ``max_redeliver_count`` retries to its dead-letter topic, in the transaction that
+        acknowledges them. Property ``EXCEPTION`` of these copies contains the exception.
+    retry_delay: seconds until a message in the retry topic is tried again.
     authentication: the client's credentials.
 
     Raises `InvalidConfiguration` for values that can't work.

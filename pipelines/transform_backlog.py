@@ -1,4 +1,4 @@
-"""Watching what a transform has still to do."""
+"""Monitoring of a transform's backlog."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ANSWER_S = 5.0
 
 
 class Backlog:
-    """The entries of the source that the subscription hasn't acknowledged, asked for every second.
+    """The unacknowledged entries of the source, read every second.
 
     Asks the actors of the partitions through Ray.
     """
@@ -33,14 +33,14 @@ class Backlog:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop the monitoring."""
         self._stopping.set()
 
     def _watch(self) -> None:
         transform = self._transform
         with velaray.Client(self._service_url, authentication=transform.authentication) as client:
             while not self._stopping.wait(LOOK_S):
-                # Whoever is down at the moment is asked again.
+                # A partition that is down is asked again in the next round.
                 with suppress(RayError, velaray.VelarayError, KeyError):
                     topics = [
                         each

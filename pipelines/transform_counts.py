@@ -1,4 +1,4 @@
-"""What the workers of a transform have done."""
+"""Counters of a transform's workers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from time import monotonic
 
 @dataclass
 class TransformCounts:
-    """What has been done; of what is undone by an abort, nothing.
+    """Counters of completed work, without aborted work.
 
     consumed: messages that were acknowledged.
     produced: messages that were published.
-    retried: of the consumed, those that went to the retry topic.
-    dead: of the consumed, those that went to the dead-letter topic.
-    committed, aborted: transactions. Of those of a worker that died, and of those whose verdict
-        nobody told it, none is counted.
-    failures: how often a worker had to begin anew, by subscribing again.
+    retried: consumed messages that went to the retry topic.
+    dead: consumed messages that went to the dead-letter topic.
+    committed, aborted: transactions. Those of a worker that died, and those with an unknown result,
+        aren't counted.
+    failures: how often a worker had to subscribe again.
     """
 
     consumed: int = 0
@@ -35,14 +35,13 @@ class TransformCounts:
 
 @dataclass(frozen=True)
 class TransformProgress:
-    """How far a transform is.
+    """The progress of a transform.
 
-    counts: what its workers have done. A worker that was killed could tell what it had done
-        half a second before.
-    workers: the process ids of those that run.
+    counts: the workers' counters. Those of a killed worker are up to half a second old.
+    workers: the process ids of the running workers.
     deaths: workers that died and were replaced.
-    backlog: entries of the source that aren't acknowledged; None before that is known.
-    rate: messages consumed per second, lately.
+    backlog: unacknowledged entries of the source; None until it is known.
+    rate: recently consumed messages per second.
     running: whether it runs.
     """
 
@@ -55,14 +54,14 @@ class TransformProgress:
 
 
 class Rate:
-    """How fast a count has grown in the last seconds."""
+    """The growth rate of a counter over the last seconds."""
 
     def __init__(self, seconds: float = 5.0) -> None:
         self._seconds = seconds
         self._seen: deque[tuple[float, int]] = deque()
 
     def note(self, count: int) -> None:
-        """The count of this moment."""
+        """Record the current count."""
         now = monotonic()
         self._seen.append((now, count))
         while self._seen[0][0] < now - self._seconds:
@@ -70,7 +69,7 @@ class Rate:
 
     @property
     def per_second(self) -> float:
-        """Its growth per second; 0 if nothing is known yet."""
+        """The growth per second; 0 if nothing is known yet."""
         if len(self._seen) < 2:
             return 0.0
         (begin, before), (end, after) = self._seen[0], self._seen[-1]

@@ -1,4 +1,4 @@
-"""Where the messages of a transform go that its function raises exceptions for."""
+"""Retry and dead-letter topics for messages for which a transform's function raises exceptions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from velaray.client.transactions import Transaction
 from velaray.pipelines.transform import Transform
 
 EXCEPTION = "EXCEPTION"
-"""The property that says what was raised."""
+"""The property that contains the exception."""
 
 MAX_TEXT = 1000
 
@@ -20,8 +20,8 @@ MAX_TEXT = 1000
 class TransformDeadLetters:
     """Publishes copies of messages to the retry and dead-letter topics, in transactions.
 
-    The consumer itself has no policy: by that it would move messages that were delivered often,
-    be it because workers died, without asking the function.
+    The consumer itself has no dead-letter policy. With one it would move messages that were
+    redelivered often, for example after deaths of workers, without calling the function.
     """
 
     def __init__(self, transform: Transform, client: Client) -> None:
@@ -40,16 +40,16 @@ class TransformDeadLetters:
 
     @property
     def retry_topic(self) -> str | None:
-        """Where they go at first; None if there is no policy."""
+        """The first target of failed messages; None if there is no policy."""
         return None if self._rules is None else self._rules.retry_letter_topic
 
     @property
     def dead_topic(self) -> str | None:
-        """Where they go at last; None if there is no policy."""
+        """The last target of failed messages; None if there is no policy."""
         return None if self._rules is None else self._rules.dead_letter_topic
 
     async def send(self, txn: Transaction, message: Message, error: Exception) -> str:
-        """Publish the copy of ``message`` to where it goes, and return that topic."""
+        """Publish the copy of ``message`` to its target, and return that topic."""
         assert self._rules is not None
         if self._dead_letters is None:
             self._dead_letters = DeadLetterProducers(
@@ -59,12 +59,12 @@ class TransformDeadLetters:
         delay_ms = round(self._transform.retry_delay * 1000)
         try:
             dead_letter = self._dead_letters.later(message, delay_ms, properties)
-        except InvalidMessage:  # somebody else's property says that it was retried "x" times
+        except InvalidMessage:  # the property may be another application's, with any value
             dead_letter = self._dead_letters.dead(message, properties)
         await txn.run(self._dead_letters.send_in(txn, message, dead_letter))
         return dead_letter.topic
 
     def stop(self) -> None:
-        """Send nothing any more."""
+        """Stop sending."""
         if self._dead_letters is not None:
             self._dead_letters.stop()

@@ -8,7 +8,7 @@ from velaray.pipelines.transform_counts import TransformProgress
 
 
 def progress_table(progress: TransformProgress) -> Table:
-    """The figures of this moment, as one line."""
+    """The current progress as a table of one row."""
     counts = progress.counts
     backlog = "?" if progress.backlog is None else f"{progress.backlog:,}"
     table = Table.grid(padding=(0, 2))

@@ -1,4 +1,4 @@
-"""Finding out whether a subscription has everything up to a point."""
+"""The check that a subscription has acknowledged everything up to a point."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from velaray.client.message_id import MessageId
 
 
 class Drain:
-    """The ends that the topics had when it was first asked; of the retry topic, the end of now.
+    """The ends of the topics at the first check, and the current end of the retry topic.
 
-    A worker that puts something into the retry topic looks here afterwards: so the last one to
-    finish leaves nothing there.
+    A worker checks after it has sent a message to the retry topic, so the last worker leaves no
+    message there.
     """
 
     def __init__(self, retry_topic: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Calling the user's function of a transform, whatever kind of function it is."""
+"""Calls of a transform's user function, for all kinds of functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class UserError(PortableError):
-    """The user's function raised ``error``, or returned what can't be published."""
+    """The user's function raised ``error``, or returned an output that can't be published."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(f"{type(error).__name__}: {error}")
@@ -27,11 +27,11 @@ class UserError(PortableError):
 
 
 Addressed = tuple[str, OutgoingMessage]
-"""A topic, and a message that goes there."""
+"""A topic, and a message for it."""
 
 
 class Function:
-    """The function of one worker. What isn't asynchronous runs in one thread of its own."""
+    """The function of one worker. Synchronous functions run in a thread of their own."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -39,7 +39,7 @@ class Function:
         self._asynchronous = False
 
     async def start(self) -> None:
-        """Make the object that is called, if it's a class. Raises what that raises."""
+        """Instantiate the function if it is a class. Raises the errors of its constructor."""
         wrapped = self._function
         while isinstance(wrapped, functools.partial):
             wrapped = wrapped.func
@@ -52,11 +52,11 @@ class Function:
         )
 
     def stop(self) -> None:
-        """Let the thread end."""
+        """End the thread."""
         self._thread.shutdown(wait=False)
 
     async def __call__(self, messages: list[Message]) -> list[Addressed]:
-        """What the function makes of ``messages``. Raises `UserError`."""
+        """Return the function's outputs for ``messages``. Raises `UserError`."""
         if not self._asynchronous:
             return await self._in_thread(lambda: self._outputs(messages))
         with _blaming_the_user():

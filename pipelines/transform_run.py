@@ -1,4 +1,4 @@
-"""A transform on Ray: its workers, brought back when they die, and what is known of them."""
+"""A transform on Ray: its workers, their restarts, and the progress."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class WorkerActor(TransformWorker):
     """A worker as a Ray actor."""
 
     async def report(self) -> tuple[int, TransformCounts]:
-        """Its process id, and what it has done."""
+        """The worker's process id and counters."""
         return os.getpid(), self.counts
 
 
 class Seat:
-    """The place of one worker: an actor, and another one whenever it dies."""
+    """The place of one worker: an actor, which is replaced when it dies."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self.pid: int | None = None
@@ -60,11 +60,11 @@ class Seat:
 
     @property
     def counts(self) -> TransformCounts:
-        """What its workers have done, as far as they could tell."""
+        """The counters of its workers, as last reported."""
         return self._former + self._counts
 
     def stop(self) -> None:
-        """Have the worker finish its batch and end."""
+        """Make the worker finish its batch and end."""
         self._stopping = True
         if self._actor is None:
             self.ended = True
@@ -72,19 +72,19 @@ class Seat:
             self._actor.stop.remote()
 
     def drain(self) -> None:
-        """Have the worker end when everything is acknowledged."""
+        """Make the worker end when everything is acknowledged."""
         self._draining = True
         if self._actor is not None:
             self._actor.drain.remote()
 
     def kill(self) -> None:
-        """End the worker at once; its transaction ends by its timeout."""
+        """Kill the worker at once; its transaction ends by its timeout."""
         self._stopping = True
         if self._actor is not None:
             ray.kill(self._actor)
 
     def step(self) -> None:
-        """See what has happened since, and do what is due."""
+        """Check the worker's state and take the next step."""
         now = monotonic()
         if self._actor is None:
             if not self.ended and now >= self._start_at:
@@ -110,7 +110,7 @@ class Seat:
         try:
             self.pid, counts = ray.get(report)
         except RayError:
-            return  # it died: its run tells
+            return  # the worker died: its run reports that
         if counts.committed > self._counts.committed:
             self._backoff.reset()
         self._counts = counts
@@ -139,18 +139,18 @@ def _ready(reference: Any) -> bool:
 
 
 class TransformRun:
-    """Runs a transform by so many ``workers`` on Ray, from when it's made.
+    """Runs a transform with ``workers`` workers on Ray; the constructor starts it.
 
-    Each worker is an actor. One that dies, or whose node does, is replaced, with back-off while
-    that doesn't help: what it held goes to the others at once, but for what its open
-    transaction has acknowledged, which waits for ``transaction_timeout``. The workers end with
-    this process, with `stop`, or with an error that doesn't pass. As a context manager it stops
-    on leaving.
+    Each worker is an actor. A worker that dies, alone or with its node, is replaced, with back-off
+    after repeated failures. Its messages go to the other workers at once. Messages that its open
+    transaction has acknowledged wait for ``transaction_timeout``. The workers end with this
+    process, with `stop`, or with a permanent error. As a context manager it stops at the end of the
+    block.
 
-    ``service_url`` is by default that of the cluster which runs on this Ray cluster;
-    ``ray_options`` (say ``num_cpus``) are the actors'. Connects to Ray if this process isn't
-    connected. Raises `InvalidConfiguration` for less than one worker, `RayUnavailable` if there is
-    no Ray, or it refuses this process.
+    ``service_url`` is by default that of the velaray cluster on this Ray cluster. ``ray_options``
+    are the actors' options, such as ``num_cpus``. Connects to Ray if this process isn't connected.
+    Raises `InvalidConfiguration` for less than one worker, and `RayUnavailable` if there is no Ray
+    or Ray refuses this process.
     """
 
     def __init__(
@@ -181,10 +181,10 @@ class TransformRun:
         self._thread = threading.Thread(target=self._supervise, name="transform", daemon=True)
         self._thread.start()
 
-    # --- what there is to know ---
+    # --- progress ---
 
     def progress(self) -> TransformProgress:
-        """How far it is, as of the last half second; returns at once."""
+        """The progress, at most half a second old; returns at once."""
         with self._lock:
             every = [*self._seats, *self._left]
             counts = sum((seat.counts for seat in every), TransformCounts())
@@ -204,12 +204,12 @@ class TransformRun:
                 self._ended.wait(STEP_S)
         self.wait()
 
-    # --- what may be asked for ---
+    # --- control ---
 
     def scale(self, workers: int) -> None:
-        """Have so many workers from now on; those that are too many finish their batches.
+        """Change the number of workers; surplus workers finish their batches.
 
-        Raises `InvalidConfiguration` for less than one, or if it's about to end.
+        Raises `InvalidConfiguration` for less than one worker, or if the run is ending.
         """
         _check_workers(workers)
         with self._lock:
@@ -223,10 +223,10 @@ class TransformRun:
                 self._seats.append(Seat(self._make))
 
     def wait(self, timeout: float | None = None) -> TransformProgress:
-        """Wait until it has ended, which by itself it does only with an error.
+        """Wait until the run has ended; by itself it ends only with an error.
 
-        Raises what the transform's function raised, if there is no policy for that, the
-        service's error if it's one that doesn't pass, and `TimeoutError` if it isn't over yet.
+        Raises the exception of the transform's function if there is no dead-letter policy, the
+        service's error if it is permanent, and `TimeoutError` if the run hasn't ended in time.
         """
         if not self._ended.wait(timeout):
             raise TimeoutError(f"the transform is still running after {timeout} s")
@@ -235,10 +235,10 @@ class TransformRun:
         return self.progress()
 
     def drain(self, timeout: float | None = None) -> TransformProgress:
-        """Have it end when everything is acknowledged that is in its topics by now, and wait.
+        """Process everything that is in the topics now, then end; wait for that.
 
-        What went to the retry topic is waited for as well. What is published meanwhile may be
-        processed too. Raises as `wait`; after a `TimeoutError` it goes on.
+        This includes messages in the retry topic. Messages that are published later may be
+        processed, too. Raises as `wait`; after a `TimeoutError` the run continues.
         """
         with self._lock:
             self._draining = True
@@ -247,10 +247,10 @@ class TransformRun:
         return self.wait(timeout)
 
     def stop(self, timeout: float = 60.0) -> TransformProgress:
-        """Have every worker finish its batch, and wait; those that take longer are killed.
+        """Make every worker finish its batch, and wait; workers that exceed the timeout are killed.
 
-        What is killed in a transaction counts nothing: its messages are delivered again once
-        that has timed out. Raises what it had ended with before, as `wait`.
+        The transaction of a killed worker is aborted by its timeout, and its messages are
+        redelivered then. Raises the error with which the run had ended before, as `wait`.
         """
         self._stop_all()
         if not self._ended.wait(timeout):

@@ -1,4 +1,4 @@
-"""One worker of a transform: consumes, processes and produces, a transaction per batch."""
+"""One worker of a transform: consumes, processes and produces, with a transaction per batch."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _TRANSIENT: tuple[type[VelarayError], ...] = (
     TransactionHasOperationFailed,
     TransactionNotFound,
 )
-"""Errors that a worker gets over by subscribing again. Others end the transform."""
+"""Errors after which a worker subscribes again. Others end the transform."""
 
 REFUSED: tuple[type[VelarayError], ...] = (
     InvalidMessage,
@@ -58,18 +58,18 @@ REFUSED: tuple[type[VelarayError], ...] = (
     MessageTooBig,
     NotAllowedError,
 )
-"""Errors that are an output's own fault."""
+"""Errors that are caused by the output itself."""
 
 IDLE_S = 0.2
-"""How long a worker waits for messages before it looks whether it is to stop."""
+"""Seconds that a worker waits for messages before it checks whether to stop."""
 
 DRAIN_CHECK_S = 0.5
 
 
 class TransformWorker:
-    """Runs a transform in this event loop, alone or beside others on the same subscription.
+    """Runs a transform in this event loop, alone or with other workers on the same subscription.
 
-    ``service_url`` is that of the cluster. On Ray, `TransformRun` runs several.
+    ``service_url`` is that of the cluster. `TransformRun` runs several workers on Ray.
     """
 
     def __init__(self, transform: Transform, service_url: str) -> None:
@@ -85,29 +85,29 @@ class TransformWorker:
 
     @property
     def counts(self) -> TransformCounts:
-        """What it has done so far, as a copy."""
+        """A copy of the counters."""
         return replace(self._counts)
 
     def stop(self) -> None:
-        """Have `run` return, when the batch under way is committed."""
+        """Make `run` return, after the current batch is committed."""
         self._stopping = True
 
     def drain(self) -> None:
-        """Have `run` return when everything is acknowledged that is in the topic by now.
+        """Make `run` return when everything that is in the topic now is acknowledged.
 
-        What went to the retry topic, and whatever is there, is waited for as well.
+        This includes all messages in the retry topic.
         """
         if self._drain is None:
             self._drain = Drain(self._dead_letters.retry_topic)
 
     async def run(self) -> TransformCounts:
-        """Work until `stop`, or as `drain` says; returns what was done. To be called once.
+        """Work until `stop` or the end of `drain`; return the counters. Call it only once.
 
-        What passes is got over, with back-off, for ever: servers that can't be reached,
-        transactions that were aborted. Raises what ``function`` raised, if the transform has no
-        policy for that, and errors of the service that don't pass (`AuthorizationError`,
-        `TopicTerminated`, …). What isn't committed then is delivered again to whoever consumes
-        the subscription next.
+        The work is retried without limit, with back-off, after transient errors: unreachable
+        servers, aborted transactions. Raises the exception of ``function``, if the transform has no
+        dead-letter policy, and permanent errors of the service (`AuthorizationError`,
+        `TopicTerminated`, …). Uncommitted messages are redelivered then to other consumers of the
+        subscription.
         """
         try:
             await self._function.start()
@@ -131,8 +131,9 @@ class TransformWorker:
     async def _consume(self) -> None:
         """Subscribe, and process batches until one fails.
 
-        Then the consumer leaves: whatever it holds is delivered again, once and in order, to
-        whoever is there. So nothing is held by nobody, whatever became of which operation.
+        The consumer is closed then. Its unacknowledged messages are redelivered, once and in order,
+        to the remaining consumers. So no message stays unassigned, whatever the results of the
+        operations.
         """
         transform = self._transform
         retry_topic = self._dead_letters.retry_topic
@@ -158,9 +159,9 @@ class TransformWorker:
             await consumer.close()
 
     async def _receive(self, consumer: Consumer) -> list[Message]:
-        """A batch, or nothing if nothing comes for a while."""
+        """Return a batch, or an empty one if no message comes for a while."""
         transform = self._transform
-        found: dict[Any, Message] = {}  # what came twice is acknowledged once
+        found: dict[Any, Message] = {}  # acknowledge a redelivered duplicate once
         wait_s = IDLE_S
         end = None
         while (room := transform.batch_size - len(found)) > 0 and wait_s > 0:
@@ -192,7 +193,7 @@ class TransformWorker:
     async def _outcome(
         self, messages: list[Message]
     ) -> tuple[list[Addressed], list[tuple[Message, Exception]]]:
-        """What the function makes of ``messages``, and those that it raises for."""
+        """Return the function's outputs for ``messages``, and the messages that it fails for."""
         try:
             return await self._function(messages), []
         except UserError as error:
@@ -217,7 +218,8 @@ class TransformWorker:
     ) -> None:
         """Publish and acknowledge in one transaction.
 
-        If it raises nothing of it counts, as far as is known: what is delivered again tells.
+        After an error it is assumed that nothing was committed; redeliveries show whether that is
+        so.
         """
         producers = await self._producers_of({topic for topic, _ in outputs})
         txn = await self._client.new_transaction(self._transform.transaction_timeout)
@@ -239,7 +241,7 @@ class TransformWorker:
         except VelarayError:
             self._counts.aborted += 1
             await _abort(txn)
-            _raise_worst(errors)  # a commit says only that something failed
+            _raise_worst(errors)  # a commit reports only that something failed
             raise
         dead = sum(topic == self._dead_letters.dead_topic for topic in done[1:])
         self._counts += TransformCounts(
@@ -251,7 +253,7 @@ class TransformWorker:
         )
 
     async def _commit(self, txn: Transaction) -> None:
-        """Commit, and ask for the verdict until it is known."""
+        """Commit, and repeat until the result is known."""
         backoff = Backoff()
         while True:
             try:
@@ -272,7 +274,7 @@ class TransformWorker:
 
 
 def _raise_worst(results: Iterable[Any]) -> None:
-    """Raise the first error that doesn't pass, else the first, if there is any."""
+    """Raise the first permanent error, or else the first error, if there is any."""
     errors = [result for result in results if isinstance(result, BaseException)]
     for error in errors:
         if not isinstance(error, _TRANSIENT):
@@ -282,7 +284,7 @@ def _raise_worst(results: Iterable[Any]) -> None:
 
 
 async def _abort(txn: Transaction) -> None:
-    """Abort if that works at once; otherwise the transaction ends by its timeout."""
+    """Abort if that succeeds at once; otherwise the transaction ends by its timeout."""
     try:
         await txn.abort()
     except VelarayError as error:

@@ -1,6 +1,6 @@
-"""The column types of schemas: what Arrow and Spark call them, and which JSON values they have.
+"""The column types of schemas: their names in Arrow and Spark, and their JSON values.
 
-Avro's values are taken as they are stored: Arrow knows what a number of milliseconds is.
+Avro's values are taken in their stored form: Arrow converts, for example, milliseconds.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ _PLAIN = pa.timestamp("us")
 class Kind(NamedTuple):
     """A type of column: ``ddl`` is Spark's name for it, ``arrow`` Arrow's.
 
-    ``given`` is the type of the values as they are decoded, which Arrow casts; ``shape`` what
-    they are in JSON.
+    ``given`` is the type of the decoded values, which Arrow casts; ``shape`` is their JSON form.
     """
 
     ddl: str
@@ -78,9 +77,9 @@ _LOGICAL = {
 
 
 def avro_kind(of: AvroType, path: str = "", above: tuple[AvroType, ...] = ()) -> Kind:
-    """The column of an Avro type. Raises `InvalidConfiguration` for one that tables lack.
+    """Return the column of an Avro type. Raises `InvalidConfiguration` for types that tables lack.
 
-    ``path`` is where it is; ``above`` are the records that it is in.
+    ``path`` is the position of the type; ``above`` are the records that contain it.
     """
     match of.kind:
         case "record":
@@ -131,7 +130,7 @@ def _record(of: AvroType, path: str, above: tuple[AvroType, ...]) -> Kind:
 
 
 def struct_kind(parts: dict[str, Kind]) -> Kind:
-    """The column of several parts by name."""
+    """Return the column of several parts by name."""
     names = {name: name.replace("`", "``") for name in parts}
     ddl = ", ".join(f"`{names[name]}`: {part.ddl}" for name, part in parts.items())
     arrow = pa.struct([(name, part.arrow) for name, part in parts.items()])
@@ -144,13 +143,13 @@ def _unchanged(plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def _slot(of: AvroField, shape: Shape) -> Slot:
-    """A field that may be lacking has a default that fits, or may be null."""
+    """Return a field; a field may be missing if it has a suitable default, or may be null."""
     absent: Callable[[], Any] | None = (lambda: None) if isinstance(shape, Maybe) else None
     if of.default is not NOTHING:
         try:
             default = shape.back(of.default)
         except Wrong:
-            pass  # Pulsar's clients write defaults that don't fit; it's as if there were none
+            pass  # Pulsar's clients write unsuitable defaults; they are ignored
         else:
             absent = lambda: default  # noqa: E731
     return Slot(of.name, shape, absent)

@@ -1,4 +1,4 @@
-"""Values as typed columns: messages decoded into the type of their topic's schema."""
+"""Values as typed columns: messages decoded to the type of their topic's schema."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     from velaray.pipelines.spark_client import Service
 
 _UNFIT = (pa.ArrowException, OverflowError)
-"""What Arrow raises for numbers that no column has room for."""
+"""Arrow's errors for numbers that are out of a column's range."""
 
 
 class TypedValue(Schema[Any]):
-    """What column ``value`` is for one query: the newest schema of its topics when it is planned.
+    """The type of column ``value`` in one query: the topics' newest schema at planning time.
 
-    It goes to the tasks as it is. Messages of other versions are read as a consumer with this
-    schema reads them. One that can't be decoded is null with ``lenient``, else an error.
+    The object is sent to the tasks. Messages of other versions are read as by a consumer with this
+    schema. An undecodable message is null with ``lenient``, otherwise an error.
     """
 
     by_writer = True
-    info = AutoConsumeSchema.info  # the service has nothing to compare: each message decides
+    info = AutoConsumeSchema.info  # the service compares nothing: each message decides
 
     def __init__(self, wanted: SchemaInfo, *, lenient: bool = False) -> None:
-        """Raises `InvalidConfiguration` for a schema that has no type of column."""
+        """Raises `InvalidConfiguration` for a schema that has no column type."""
         self.wanted = wanted
         self.lenient = lenient
         try:
@@ -56,20 +56,20 @@ class TypedValue(Schema[Any]):
 
     @property
     def ddl(self) -> str:
-        """The column's type, as Spark's SQL writes it."""
+        """The column's type, in Spark's SQL."""
         return self._kind.ddl
 
     def __reduce__(self) -> tuple[Callable[..., TypedValue], tuple[Any, ...]]:
         return _remade, (self.wanted, self.lenient)
 
     def decoder(self, writer: SchemaInfo | None) -> Decode:
-        """How to decode what was written with ``writer``, into what Arrow takes."""
+        """Return the decoder for messages written with ``writer``, in Arrow's input form."""
         return self._inner.decoder(writer)
 
     def array(self, segments: Sequence[Segment]) -> pa.Array:
-        """The values of messages that came with this schema, tombstones as nulls.
+        """Return the values of messages that were received with this schema, tombstones as nulls.
 
-        Raises `UndecodableMessage`, which names the message, unless that is a null too.
+        Raises `UndecodableMessage`, whose text names the message, unless ``lenient`` makes it null.
         """
         batch: ReceivedBatch[Any] = ReceivedBatch(list(segments))
         try:
@@ -102,9 +102,9 @@ def _remade(wanted: SchemaInfo, lenient: bool) -> TypedValue:
 
 
 def _agreed(found: Mapping[str, SchemaInfo | None]) -> SchemaInfo:
-    """The schema that all of these topics have.
+    """Return the schema that all these topics share.
 
-    Raises `InvalidConfiguration` if there are several, or a topic without.
+    Raises `InvalidConfiguration` if there are several, or a topic has none.
     """
     if not found:
         raise InvalidConfiguration("value_schema='typed' needs a topic: there is none yet")
@@ -127,10 +127,10 @@ def _agreed(found: Mapping[str, SchemaInfo | None]) -> SchemaInfo:
 def typed_by_service(
     service: Service, topics: Callable[[Client], Sequence[str]], lenient: bool
 ) -> TypedValue:
-    """The schema that the topics have now.
+    """Return the current schema of the topics.
 
-    Raises `InvalidConfiguration` if they have several or none, `TopicNotFound`, and what the
-    service says.
+    Raises `InvalidConfiguration` if they have several or none, `TopicNotFound`, and the service's
+    errors.
     """
     with service.client() as client:
         names = topics(client)
@@ -141,13 +141,16 @@ def typed_by_service(
 
 
 def typed_by_files(data_dir: str, topics: Sequence[str], lenient: bool) -> TypedValue:
-    """The same from a cluster's files. Raises as `stored_schema` too."""
+    """Return the current schema of the topics in a cluster's files.
+
+    Raises as `stored_schema`, too.
+    """
     found = {topic: stored_schema(data_dir, topic_name(topic)) for topic in topics}
     return TypedValue(_agreed(found), lenient=lenient)
 
 
 def _typed(info: SchemaInfo) -> tuple[Schema[Any], Kind]:
-    """What decodes a schema's messages, and the column. Raises `InvalidSchemaError` too."""
+    """Return a schema's decoder and column. Raises `InvalidSchemaError`, too."""
     match info.type:
         case SchemaType.AVRO:
             return _StoredAvro(info), avro_kind(parse_avro(info.data))
@@ -172,7 +175,7 @@ def _same_type(own: SchemaInfo, writer: SchemaInfo | None) -> None:
 
 
 class _Single(Schema[Any]):
-    """Single values, which nothing but their own type is read as."""
+    """Single values, which are read only as their own type."""
 
     def __init__(self, info: SchemaInfo) -> None:
         self.info = info
@@ -186,7 +189,7 @@ class _Single(Schema[Any]):
 
 
 class _Json(Schema[Any]):
-    """JSON, with the fields that its schema has."""
+    """JSON, with the fields of its schema."""
 
     by_writer = True
 
@@ -211,7 +214,7 @@ class _Json(Schema[Any]):
 
 
 class _StoredAvro(AvroSchema[Any]):
-    """Avro whose values are left as they are stored: times are numbers."""
+    """Avro values in their stored form: times are numbers."""
 
     def __init__(self, info: SchemaInfo) -> None:
         definition = _without_logical(json.loads(info.data))

@@ -1,6 +1,6 @@
-"""Schemas: what the values of a topic are, for producers and consumers.
+"""Schemas: the types of a topic's values, for producers and consumers.
 
-Names are those of ``pulsar.schema``, and velaray's own for what that lacks.
+Names are those of ``pulsar.schema``; schemas that it lacks have velaray's own names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Schemas that are the topic's: whatever its messages were written with."""
+"""Schemas that follow the topic: AUTO_CONSUME and AUTO_PRODUCE_BYTES."""
 
 from __future__ import annotations
 
@@ -30,39 +30,39 @@ class GenericRecord(dict[str, Any]):
 
 
 class AutoConsumeSchema(Schema[Any]):
-    """For consumers and readers: each message decoded by the schema that it was written with.
+    """For consumers and readers: decodes each message with the schema of its writer.
 
-    Records are `GenericRecord` dicts, other values as their own schemas decode them, and what
-    was written without a schema is bytes.
+    Records are `GenericRecord` dicts. Other values are decoded by their own schemas. Messages
+    without a schema are bytes.
     """
 
     by_writer = True
     info = SchemaInfo(SchemaType.AUTO_CONSUME, "AUTO_CONSUME")
 
     def encode(self, value: Any) -> bytes:
-        """Raises `InvalidMessage`: it's no schema for producers."""
+        """Raises `InvalidMessage`: the schema isn't for producers."""
         raise InvalidMessage("AutoConsumeSchema is for consumers; producers have a schema to write")
 
     def decode(self, data: bytes) -> Any:
-        """``data``: nothing is known of it."""
+        """Return ``data`` unchanged: its schema is unknown."""
         return data
 
     def decoder(self, writer: SchemaInfo | None) -> Decode:
-        """How to decode what was written with ``writer``."""
+        """Return the decoder for the writer's schema ``writer``."""
         return (lambda data, _: data) if writer is None else _generic(writer).decoder(writer)
 
     def has_separate_key(self, writer: SchemaInfo | None) -> bool:
-        """Whether it was written as a pair whose key is the message's."""
+        """Whether the message was written as a pair whose key is the message's key."""
         if writer is None or writer.type is not SchemaType.KEY_VALUE:
             return False
         return encoding_of(writer) is KeyValueEncoding.SEPARATED
 
 
 class AutoProduceBytesSchema(Schema[bytes]):
-    """For producers of bytes that are encoded already, by the schema that the topic has.
+    """For producers of bytes that are already encoded with the topic's schema.
 
-    Each payload is checked against the newest schema as of when the producer was made, and
-    stamped with its version. A topic without schema takes any bytes.
+    Each payload is checked against the topic's newest schema at the producer's creation, and
+    stamped with its version. A topic without a schema takes any bytes.
     """
 
     info = BytesSchema.info
@@ -71,9 +71,9 @@ class AutoProduceBytesSchema(Schema[bytes]):
         self._decode: Decode | None = None
 
     def bound(self, info: SchemaInfo | None) -> AutoProduceBytesSchema:
-        """The same for a topic whose newest schema is ``info``; None if it has none.
+        """Return the schema for a topic with newest schema ``info``; None if the topic has none.
 
-        Raises `InvalidConfiguration` for a schema by which nothing can be checked.
+        Raises `InvalidConfiguration` for a schema that can't check payloads.
         """
         found = AutoProduceBytesSchema()
         if info is not None:
@@ -85,7 +85,7 @@ class AutoProduceBytesSchema(Schema[bytes]):
         return found
 
     def encode(self, value: bytes) -> bytes:
-        """``value``, if it can be decoded. Raises `InvalidMessage`."""
+        """Return ``value`` if it can be decoded. Raises `InvalidMessage`."""
         if not isinstance(value, bytes | bytearray | memoryview):
             raise InvalidMessage(f"content must be encoded bytes, not {type(value).__name__}")
         data = bytes(value)
@@ -100,7 +100,7 @@ class AutoProduceBytesSchema(Schema[bytes]):
         return data
 
     def decode(self, data: bytes) -> bytes:
-        """``data`` unchanged."""
+        """Return ``data`` unchanged."""
         return data
 
 
@@ -150,7 +150,7 @@ class _GenericProtobuf(Schema[Any]):
 
 
 def _generic(info: SchemaInfo) -> Schema[Any]:
-    """A schema that decodes what was written with ``info``. Raises `UndecodableMessage`."""
+    """Return a schema that decodes messages written with ``info``. Raises `UndecodableMessage`."""
     match info.type:
         case SchemaType.NONE | SchemaType.BYTES:
             return BytesSchema()

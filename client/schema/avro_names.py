@@ -1,4 +1,4 @@
-"""Names of Avro's records, for fastavro, which compares them where Pulsar's brokers don't."""
+"""Names of Avro records, for fastavro, which compares them although Pulsar's brokers don't."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from velaray.schemas.avro_reading import writers_names
 
 
 def read_under_any_name(reader: Any, writer: Any) -> Any:
-    """The reader's schema with the writer's names as aliases, both as JSON values.
+    """Return the reader's schema with the writer's names as aliases, both as JSON values.
 
     Raises `InvalidSchemaError`.
     """

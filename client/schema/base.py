@@ -1,4 +1,4 @@
-"""What a schema does for a client: values to bytes and back."""
+"""The client's schema interface: conversion between values and payloads."""
 
 from __future__ import annotations
 
@@ -18,46 +18,50 @@ else:
     T = TypeVar("T")
 
 Decode = Callable[[Any, bytes | None], Any]
-"""From a payload to its value; raises `UndecodableMessage`.
+"""Converts a payload to its value; raises `UndecodableMessage`.
 
-Schemas with a `Schema.separate_key` get the message's key too, and None as payload of a tombstone.
+Decoders of schemas with a `Schema.separate_key` also get the message's key, and None as the payload
+of a tombstone.
 """
 
 
 class Schema(Generic[T]):
-    """Turns values into payloads and back, and says of itself what the registry stores."""
+    """Converts values to payloads and back, and provides the registry's definition."""
 
     info: SchemaInfo
-    """What the registry stores of it."""
+    """The definition that the registry stores."""
 
     by_writer: bool = False
     """Whether decoding depends on the schema that a message was written with."""
 
     separate_key: bool = False
-    """Whether a part of the value travels as the message's key."""
+    """Whether a part of the value is sent as the message's key."""
 
     def encode(self, value: T) -> bytes:
-        """The payload. Raises `InvalidMessage`, which says what is wrong with ``value``."""
+        """Return the payload.
+
+        Raises `InvalidMessage`; the text describes the error in ``value``.
+        """
         raise NotImplementedError
 
     def decode(self, data: bytes) -> T:
-        """The value of a payload. Raises `UndecodableMessage`."""
+        """Return the value of a payload. Raises `UndecodableMessage`."""
         raise NotImplementedError
 
     def decoder(self, writer: SchemaInfo | None) -> Decode:
-        """How to decode what was written with ``writer``; None if that is unknown.
+        """Return the decoder for the writer's schema ``writer``; None: it is unknown.
 
-        Raises `UndecodableMessage` if none of it can be decoded.
+        Raises `UndecodableMessage` if no message of that schema can be decoded.
         """
         decode = self.decode
         return lambda data, _: decode(data)
 
     def has_separate_key(self, writer: SchemaInfo | None) -> bool:
-        """Whether `decoder`'s for ``writer`` wants the message's key."""
+        """Whether the `decoder` for ``writer`` needs the message's key."""
         return self.separate_key
 
     def schema_info(self) -> SchemaInfo:
-        """What the registry stores of it."""
+        """The definition that the registry stores."""
         return self.info
 
     def __repr__(self) -> str:
@@ -70,7 +74,7 @@ class BytesSchema(Schema[bytes]):
     info = SchemaInfo(SchemaType.BYTES, "BYTES")
 
     def encode(self, value: bytes | bytearray | memoryview) -> bytes:
-        """``value`` as bytes. Raises `InvalidMessage` if it isn't bytes-like."""
+        """Return ``value`` as bytes. Raises `InvalidMessage` if it isn't bytes-like."""
         if type(value) is bytes:
             return value
         if isinstance(value, bytes | bytearray | memoryview):
@@ -81,7 +85,7 @@ class BytesSchema(Schema[bytes]):
         )
 
     def decode(self, data: bytes) -> bytes:
-        """``data`` unchanged."""
+        """Return ``data`` unchanged."""
         return data
 
 
@@ -89,9 +93,9 @@ BYTES = BytesSchema()
 
 
 def typed(schema: Schema[Any] | None) -> Schema[Any] | None:
-    """``schema``, or None if payloads stay as they are.
+    """Return ``schema``, or None if payloads stay as they are.
 
-    Raises `InvalidConfiguration` for what is no schema.
+    Raises `InvalidConfiguration` if ``schema`` isn't a schema.
     """
     if schema is None or isinstance(schema, BytesSchema):
         return None
@@ -103,5 +107,5 @@ def typed(schema: Schema[Any] | None) -> Schema[Any] | None:
 
 
 def undecodable(what: str, error: Exception) -> UndecodableMessage:
-    """The error for a payload that is no ``what``."""
+    """Make the error for a payload that isn't a ``what``."""
     return UndecodableMessage(f"it is no {what}: {error}")

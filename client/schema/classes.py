@@ -1,6 +1,6 @@
-"""Shapes of ordinary classes: dataclasses, pydantic models, `TypedDict` and what they're made of.
+"""Shapes of ordinary classes: dataclasses, pydantic models, `TypedDict`, and their field types.
 
-pydantic isn't imported: its classes bring what is needed with them.
+pydantic isn't imported: its classes have the necessary methods.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SUPPORTED = (
 def class_shape(kind: type, json: bool) -> RecordShape:
     """The shape of a class whose values are records, for JSON or for Avro.
 
-    Raises `InvalidConfiguration` for one that isn't, or whose fields have types that Avro lacks.
+    Raises `InvalidConfiguration` for other classes, and for field types that Avro lacks.
     """
     shape = _Reader(json).record(kind)
     if shape is None:
@@ -61,7 +61,7 @@ def class_shape(kind: type, json: bool) -> RecordShape:
 
 @dataclasses.dataclass(frozen=True)
 class _Given:
-    """What a class says of a field: ``absent`` is its default, if it has one."""
+    """A field as its class declares it; ``absent`` makes its default, if it has one."""
 
     name: str
     annotation: Any
@@ -75,7 +75,7 @@ class _Reader:
         self._known: dict[type, RecordShape] = {}
 
     def record(self, kind: Any) -> RecordShape | None:
-        """The shape of a class with fields; None for any other."""
+        """Return the shape of a class with fields; None for any other class."""
         if not isinstance(kind, type):
             return None
         if issubclass(kind, Record):
@@ -108,11 +108,14 @@ class _Reader:
             if isinstance(shape, Maybe) and default not in (None, MISSING):
                 shape = Maybe(shape.inner, null_last=True)
         elif isinstance(shape, Maybe):
-            absent = _always(None)  # others leave nulls out of their JSON
+            absent = _always(None)  # other classes omit nulls from their JSON
         return Slot(given.name, shape, absent, default)
 
     def of(self, annotation: Any, where: str) -> Shape:
-        """The shape of a type. Raises `InvalidConfiguration`, which names ``where`` it stands."""
+        """Return the shape of a type.
+
+        Raises `InvalidConfiguration`; the text contains ``where``.
+        """
         if annotation is bytes:
             return shapes.TextBytes() if self._json else shapes.AVRO_BYTES
         if annotation is str:
@@ -197,7 +200,7 @@ def _model(kind: Any) -> list[_Given]:
 
 
 def _by_alias(kind: Any) -> Callable[..., Any]:
-    """How to make a value from fields by name: pydantic may want them by other names."""
+    """Return the constructor for fields by name: pydantic may need their aliases."""
     fields = kind.__pydantic_fields__.items()
     names = {name: each.alias for name, each in fields if isinstance(each.alias, str)}
     if not names:
@@ -215,7 +218,7 @@ def _typed_dict(kind: Any) -> list[_Given]:
 
 
 def _dict_maker(kind: Any) -> Callable[[dict[str, Any]], Any]:
-    """Optional keys are left out where what is read is null."""
+    """Return a function that omits optional keys whose value is null."""
     optional = kind.__optional_keys__
 
     def make(given: dict[str, Any]) -> dict[str, Any]:
@@ -228,7 +231,7 @@ def _dict_maker(kind: Any) -> Callable[[dict[str, Any]], Any]:
 
 
 def _default(shape: Shape, value: Any) -> Any:
-    """A default as the schema says it; MISSING if it can't."""
+    """Return a default in the schema's form; MISSING if it has none."""
     try:
         plain = shape.out(value)
     except Wrong:

@@ -1,4 +1,4 @@
-"""Pairs of a key and a value, each with a schema of its own."""
+"""Pairs of a key and a value, each with its own schema."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _NONE = -1
 
 
 class KeyValue(NamedTuple, Generic[K, V]):
-    """What a `KeyValueSchema` encodes and decodes; either may be None."""
+    """A value of a `KeyValueSchema`; key or value may be None."""
 
     key: K
     value: V
 
 
 class KeyValueSchema(Schema[KeyValue[K, V]]):
-    """Pairs of what two other schemas encode.
+    """Pairs whose parts are encoded by two other schemas.
 
-    ``encoding`` INLINE puts both into the payload. SEPARATED makes the key the message's own,
-    which routes, orders and compacts; the payload is the value then.
+    ``encoding`` INLINE puts both parts into the payload. SEPARATED makes the first part the
+    message's key, which determines routing, order and compaction; the payload is the value then.
     """
 
     def __init__(
@@ -49,7 +49,10 @@ class KeyValueSchema(Schema[KeyValue[K, V]]):
         self.info = key_value(key_schema.info, value_schema.info, KeyValueEncoding(encoding))
 
     def encode(self, value: KeyValue[K, V] | tuple[K, V]) -> bytes:
-        """Both, each after its length; of a SEPARATED one the value. Raises `InvalidMessage`."""
+        """Encode both parts, each after its length; with SEPARATED only the value.
+
+        Raises `InvalidMessage`.
+        """
         key, inner = self.encode_parts(value)
         if self.separate_key:
             return inner or b""
@@ -61,7 +64,7 @@ class KeyValueSchema(Schema[KeyValue[K, V]]):
     def encode_parts(
         self, value: KeyValue[K, V] | tuple[K, V]
     ) -> tuple[bytes | None, bytes | None]:
-        """Key and value, each encoded, None for None. Raises `InvalidMessage`."""
+        """Encode key and value separately, None as None. Raises `InvalidMessage`."""
         if not isinstance(value, tuple) or len(value) != 2:
             raise InvalidMessage(f"the value must be a KeyValue, not {type(value).__name__}")
         found: list[bytes | None] = []
@@ -74,11 +77,11 @@ class KeyValueSchema(Schema[KeyValue[K, V]]):
         return found[0], found[1]
 
     def decode(self, data: bytes) -> KeyValue[K, V]:
-        """The pair; of a SEPARATED one without its key. Raises `UndecodableMessage`."""
+        """Return the pair; with SEPARATED without its key. Raises `UndecodableMessage`."""
         return self.decoder(None)(data, None)  # type: ignore[no-any-return]
 
     def decoder(self, writer: SchemaInfo | None) -> Decode:
-        """How to decode what was written with ``writer``, both parts by their own schemas."""
+        """Return the decoder for ``writer``; each part is decoded by its own schema."""
         of_key, of_value = _written(writer)
         key_of, value_of = self.key_schema.decoder(of_key), self.value_schema.decoder(of_value)
         separate = self.separate_key

@@ -27,7 +27,7 @@ class StringSchema(Schema[str]):
     info = SchemaInfo(SchemaType.STRING, "STRING")
 
     def encode(self, value: str) -> bytes:
-        """The text as UTF-8. Raises `InvalidMessage` for anything else, and half surrogates."""
+        """Return the text as UTF-8. Raises `InvalidMessage` for other types and lone surrogates."""
         if not isinstance(value, str):
             raise _refuse(self, value, "str")
         try:
@@ -36,7 +36,7 @@ class StringSchema(Schema[str]):
             raise InvalidMessage(f"the text can't be encoded: {error}") from error
 
     def decode(self, data: bytes) -> str:
-        """The text. Raises `UndecodableMessage`."""
+        """Return the text. Raises `UndecodableMessage`."""
         try:
             return data.decode()
         except UnicodeDecodeError as error:
@@ -50,14 +50,14 @@ class _Packed(Schema[T]):
     _expected: ClassVar[str]
 
     def encode(self, value: T) -> bytes:
-        """The value's bytes. Raises `InvalidMessage`."""
+        """Return the value's bytes. Raises `InvalidMessage`."""
         try:
             return self._form.pack(self._number(value))
         except (struct.error, OverflowError, TypeError) as error:
             raise _refuse(self, value, self._expected) from error
 
     def decode(self, data: bytes) -> T:
-        """The value. Raises `UndecodableMessage`."""
+        """Return the value. Raises `UndecodableMessage`."""
         if len(data) != self._form.size:
             raise UndecodableMessage(f"{len(data)} bytes instead of {self._form.size}")
         try:
@@ -116,7 +116,7 @@ class _Real(_Packed[float]):
 
 
 class FloatSchema(_Real):
-    """Numbers of single precision: what is more precise is rounded."""
+    """Numbers of single precision; more precise values are rounded."""
 
     info = SchemaInfo(SchemaType.FLOAT, "FLOAT")
     _form, _expected = struct.Struct(">f"), "a number of single precision"
@@ -154,13 +154,16 @@ class _Moment(_Packed[datetime]):
 
 
 class DateSchema(_Moment):
-    """Moments, in milliseconds since 1970: Java's ``java.util.Date``. Decoded ones are in UTC."""
+    """Points in time, in milliseconds since 1970: Java's ``java.util.Date``.
+
+    Decoded values are in UTC.
+    """
 
     info = SchemaInfo(SchemaType.DATE, "Date")
 
 
 class TimestampSchema(_Moment):
-    """Moments, in milliseconds since 1970: Java's ``java.sql.Timestamp``."""
+    """Points in time, in milliseconds since 1970: Java's ``java.sql.Timestamp``."""
 
     info = SchemaInfo(SchemaType.TIMESTAMP, "Timestamp")
 
@@ -179,23 +182,23 @@ class TimeSchema(_Packed[time]):
 
 
 class InstantSchema(Schema[datetime]):
-    """Moments, in seconds and nanoseconds since 1970: Java's ``Instant``.
+    """Points in time, in seconds and nanoseconds since 1970: Java's ``Instant``.
 
-    Python's datetime has microseconds: decoding leaves the rest away.
+    Python's datetime has microseconds: decoding truncates the rest.
     """
 
     info = SchemaInfo(SchemaType.INSTANT, "Instant")
     _form = struct.Struct(">qi")
 
     def encode(self, value: datetime) -> bytes:
-        """Twelve bytes. Raises `InvalidMessage`."""
+        """Return twelve bytes. Raises `InvalidMessage`."""
         if not isinstance(value, datetime) or value.tzinfo is None:
             raise _refuse(self, value, "a datetime with a time zone")
         seconds, micros = divmod((value - _EPOCH) // _MICROSECOND, 1_000_000)
         return self._form.pack(seconds, micros * 1000)
 
     def decode(self, data: bytes) -> datetime:
-        """The moment, in UTC. Raises `UndecodableMessage`."""
+        """Return the point in time, in UTC. Raises `UndecodableMessage`."""
         try:
             seconds, nanos = self._form.unpack(data)
             return _EPOCH + timedelta(seconds=seconds, microseconds=nanos // 1000)
@@ -238,14 +241,14 @@ class LocalDateTimeSchema(Schema[datetime]):
     _form = struct.Struct(">qq")
 
     def encode(self, value: datetime) -> bytes:
-        """Sixteen bytes. Raises `InvalidMessage`."""
+        """Return sixteen bytes. Raises `InvalidMessage`."""
         if not isinstance(value, datetime) or value.tzinfo is not None:
             raise _refuse(self, value, "a datetime without a time zone")
         micros = _since_midnight(value.time()) // _MICROSECOND
         return self._form.pack((value.date() - _DAY_ZERO).days, micros * 1000)
 
     def decode(self, data: bytes) -> datetime:
-        """The date and time. Raises `UndecodableMessage`."""
+        """Return the date and time. Raises `UndecodableMessage`."""
         try:
             days, nanos = self._form.unpack(data)
             day = _DAY_ZERO + timedelta(days=days)
@@ -285,4 +288,4 @@ PRIMITIVES: dict[SchemaType, Schema[Any]] = {
         LocalDateTimeSchema(),
     )
 }
-"""The schemas of these types, of which there's one each."""
+"""The schemas of these types; there is one instance of each."""

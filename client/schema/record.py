@@ -1,4 +1,4 @@
-"""`Record` classes: fields declared as Pulsar's Python client has them, with its schemas."""
+"""`Record` classes: fields declared as in Pulsar's Python client, with its schemas."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class WrongFieldError(InvalidMessage, TypeError):
 
 
 class Known:
-    """The shapes of the records that are being put together, for JSON or for Avro."""
+    """The shapes of records under construction, for JSON or for Avro."""
 
     def __init__(self, json: bool) -> None:
         self.json = json
@@ -36,9 +36,9 @@ class Known:
 class Field:
     """One field of a `Record`.
 
-    default: what it is unless the record says otherwise.
-    required: it is never None; the schema has no null then.
-    required_default: the schema says the default, so that readers know it too.
+    default: the value, unless the record sets another one.
+    required: the value is never None; the schema has no null then.
+    required_default: the schema contains the default, so that readers know it too.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class Field:
         self._default = default if default is None else self.accept("default", default)
 
     def shape(self, known: Known) -> Shape:
-        """The type of what isn't None."""
+        """The type of values other than None."""
         raise NotImplementedError
 
     def accept(self, name: str, value: Any) -> Any:
-        """``value`` as the record keeps it. Raises `WrongFieldError`."""
+        """Return ``value`` in the record's form. Raises `WrongFieldError`."""
         shape = self.shape(Known(True))
         wrong = shapes.fault(shape, value, "out", name)
         if wrong is not None:
@@ -61,15 +61,15 @@ class Field:
         return value
 
     def default(self) -> Any:
-        """What the field is unless the record says otherwise."""
+        """The value, unless the record sets another one."""
         return self._default
 
     def required_default(self) -> bool:
-        """Whether the schema says the default."""
+        """Whether the schema contains the default."""
         return self._required_default
 
     def required(self) -> bool:
-        """Whether it is never None."""
+        """Whether the value is never None."""
         return self._required
 
 
@@ -93,7 +93,7 @@ class Boolean(_Plain):
     _shape = shapes.BOOLEAN
 
     def default(self) -> Any:
-        """What the field is unless the record says otherwise."""
+        """The value, unless the record sets another one."""
         return bool(self._default)
 
 
@@ -122,14 +122,14 @@ class Double(_Plain):
 
 
 class String(Field):
-    """Text; bytes that are UTF-8 become it."""
+    """Text; UTF-8 bytes are converted to text."""
 
     def shape(self, known: Known) -> Shape:
         """The type."""
         return shapes.STRING if known.json else shapes.AVRO_STRING
 
     def accept(self, name: str, value: Any) -> Any:
-        """The text."""
+        """Return the text."""
         if isinstance(value, bytes):
             try:
                 return value.decode()
@@ -139,14 +139,14 @@ class String(Field):
 
 
 class Bytes(Field):
-    """Bytes; text becomes its UTF-8."""
+    """Bytes; text is converted to its UTF-8."""
 
     def shape(self, known: Known) -> Shape:
         """The type."""
         return TextBytes() if known.json else shapes.AVRO_BYTES
 
     def accept(self, name: str, value: Any) -> Any:
-        """The bytes."""
+        """Return the bytes."""
         if isinstance(value, str):
             return value.encode()
         if isinstance(value, bytes):
@@ -155,7 +155,7 @@ class Bytes(Field):
 
 
 class CustomEnum(Field):
-    """A member of an enumeration, which may be given by its name or its value."""
+    """A member of an enumeration; its name and its value are accepted as well."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class CustomEnum(Field):
         return self._members
 
     def accept(self, name: str, value: Any) -> Any:
-        """The member."""
+        """Return the member."""
         if isinstance(value, self._members.kind):
             return value
         try:
@@ -185,7 +185,7 @@ class CustomEnum(Field):
 
 
 class Array(Field):
-    """A list of what another field, or record, has."""
+    """A list whose items have the type of another field or record."""
 
     def __init__(
         self,
@@ -202,14 +202,14 @@ class Array(Field):
         return Many(self._item.shape(known))
 
     def accept(self, name: str, value: Any) -> Any:
-        """The list, with dicts made records."""
+        """Return the list, with dicts converted to records."""
         if not isinstance(value, list):
             raise WrongFieldError(f"field {name} must be a list, not {type(value).__name__}")
         return [self._item.accept(f"{name}[{at}]", each) for at, each in enumerate(value)]
 
 
 class Map(Field):
-    """A dict from text to what another field, or record, has."""
+    """A dict from text to values with the type of another field or record."""
 
     def __init__(
         self,
@@ -226,7 +226,7 @@ class Map(Field):
         return Mapped(self._item.shape(known))
 
     def accept(self, name: str, value: Any) -> Any:
-        """The dict, with dicts in it made records."""
+        """Return the dict, with its dicts converted to records."""
         if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
             raise WrongFieldError(f"field {name} must be a dict with keys of text")
         return {key: self._item.accept(f"{name}[{key!r}]", each) for key, each in value.items()}
@@ -256,11 +256,11 @@ class Record(metaclass=_RecordMeta):
             sensor = String(required=True)
             celsius = Double()
 
-    Fields that aren't given are their defaults; those of nested records are records of defaults.
-    A class attribute ``_avro_namespace`` is the namespace of its schema; ``_sorted_fields = True``
-    puts the fields into the order of the alphabet there. Arguments named ``default``,
-    ``required`` and ``required_default`` are those of a `Field`, for records within records.
-    Raises `WrongFieldError` (an `InvalidMessage` and a TypeError) for a value of another type.
+    Fields that aren't given get their defaults; nested records are records of defaults. A class
+    attribute ``_avro_namespace`` is the namespace of its schema; ``_sorted_fields = True`` sorts
+    the schema's fields alphabetically. The arguments ``default``, ``required`` and
+    ``required_default`` are those of a `Field`, for nested records. Raises `WrongFieldError` (an
+    `InvalidMessage` and a TypeError) for a value of another type.
     """
 
     _avro_namespace: ClassVar[str | None] = None
@@ -303,11 +303,11 @@ class Record(metaclass=_RecordMeta):
         return schema
 
     def shape(self, known: Known) -> Shape:
-        """The type, for a record within a record."""
+        """The type, for a nested record."""
         return _shape_of(type(self), known)
 
     def accept(self, name: str, value: Any) -> Any:
-        """The record, also from a dict."""
+        """Return the record; a dict is converted."""
         kind = type(self)
         if isinstance(value, kind):
             return value
@@ -318,15 +318,15 @@ class Record(metaclass=_RecordMeta):
         )
 
     def default(self) -> Any:
-        """As a field: what it is unless the record says otherwise."""
+        """As a field: the value, unless the outer record sets another one."""
         return self.__dict__["_as_field"][0]
 
     def required_default(self) -> bool:
-        """As a field: whether the schema says the default."""
+        """As a field: whether the schema contains the default."""
         return bool(self.__dict__["_as_field"][1])
 
     def required(self) -> bool:
-        """As a field: whether it is never None."""
+        """As a field: whether the value is never None."""
         return bool(self.__dict__["_as_field"][2])
 
     def _values(self) -> Iterator[tuple[str, Any]]:
@@ -345,7 +345,7 @@ class Record(metaclass=_RecordMeta):
 
     @classmethod
     def _of(cls, **values: Any) -> Self:
-        """A record of values that are known to be right."""
+        """Make a record of values that are known to be correct."""
         made = object.__new__(cls)
         own = made.__dict__
         own.update(values)
@@ -362,7 +362,7 @@ def _inner(item: Any, what: str) -> Field | Record:
 
 
 def record_shape(kind: type[Record], json: bool) -> RecordShape:
-    """The shape of a `Record` class, for JSON or for Avro."""
+    """Return the shape of a `Record` class, for JSON or for Avro."""
     return _shape_of(kind, Known(json))
 
 

@@ -1,7 +1,7 @@
-"""Records: the shape of values with named fields, with functions made for each class.
+"""Records: the shape of values with named fields, with functions generated for each class.
 
-A loop over the fields costs as much as writing them does. So two functions are made for each
-class from text, as `dataclasses` does: they name every field once.
+A loop over the fields takes as long as writing them. So two functions are generated for each class
+from text, as in `dataclasses`: they name every field once.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from velaray.client.schema.shapes import ALWAYS, MISSING, Shape, Way, Wrong
 class Slot:
     """One field.
 
-    ``absent`` gives the value where what is read lacks the field (None: it may not); ``default``
-    is what the schema says of that, in Avro's JSON form. ``optional`` keys may be left out of
-    values that are dicts.
+    ``absent`` makes the value when the field is missing from the input (None: the field is
+    mandatory). ``default`` is the schema's default, in Avro's JSON form. ``optional`` keys may be
+    missing from values that are dicts.
     """
 
     name: str
@@ -33,9 +33,9 @@ class Slot:
 class RecordShape(Shape):
     """Values of a class with fields.
 
-    ``make`` gets the fields by name (of dicts: a dict) and returns the value. ``checks`` says
-    whether what is read has to be looked at: fastavro gives nothing but what the schema says. It
-    is made first and gets its fields later, as they may be of the same class.
+    ``make`` gets the fields by name (a dict for dicts) and returns the value. ``checks``: whether
+    input must be checked; fastavro's output always fits the schema. A shape gets its fields after
+    its creation, since fields may have the same class.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class RecordShape(Shape):
         self._checks = checks
 
     def complete(self, slots: list[Slot]) -> None:
-        """Give it its fields, in the schema's order."""
+        """Set its fields, in the schema's order."""
         self.slots = slots
         scope = {"kind": self.kind, "taken": self._taken, "make": self.make, "Wrong": Wrong}
         scope |= {"MISSING": MISSING, "back_slot": self._back_slot}
@@ -86,7 +86,10 @@ class RecordShape(Shape):
         return field if slot.default is MISSING else field | {"default": slot.default}
 
     def _taken(self, value: Any) -> Any:
-        """A value that isn't of the class itself, if it is of a subclass; a dict, if it may be."""
+        """Accept an instance of a subclass, or a mapping if values are dicts.
+
+        Raises `Wrong` for other values.
+        """
         if isinstance(value, Mapping if self._is_dict else self.kind):
             return value
         raise Wrong
@@ -117,14 +120,14 @@ class RecordShape(Shape):
 
 def _out_text(slots: list[Slot], is_dict: bool) -> str:
     lines = ["def out(value):"]
-    if is_dict:  # others are copied: asking some of them makes what isn't there
+    if is_dict:  # other mappings are copied, since lookups may create missing keys
         lines += [" if type(value) is not dict: value = dict(taken(value))"]
     else:
         lines += [" if type(value) is not kind: value = taken(value)"]
     lines += [" try:"]
     for number, slot in enumerate(slots):
         found = f"value.{slot.name}"
-        if is_dict:  # asking for what is there is quicker than get
+        if is_dict:  # indexing an existing key is faster than get
             name = repr(slot.name)
             found = f"value.get({name})" if slot.optional else f"value[{name}]"
         lines.append(f"  f{number} = {found}")

@@ -22,7 +22,7 @@ from velaray.client.schema.shapes import Wrong, fault
 from velaray.schemas import InvalidSchemaError, SchemaInfo, SchemaType
 
 _REFUSED = (ValueError, TypeError, OverflowError, RecursionError)
-"""What json, fastavro and the users' own classes raise for what they can't take."""
+"""Errors that json, fastavro and the users' own classes raise for unsuitable values."""
 _NO_SCHEMA = (*_REFUSED, LookupError, SchemaParseException, UnknownType)
 _UNREADABLE = (*_REFUSED, LookupError, EOFError, SchemaResolutionError)
 
@@ -33,9 +33,9 @@ _first_of_json = json.JSONDecoder().raw_decode
 
 
 def _json_of() -> Callable[[Any], str]:
-    """What turns plain values into JSON's text.
+    """Make the function that converts plain values to JSON text.
 
-    `json` makes its C encoder anew for each call, which takes as long as encoding a record does.
+    `json` creates its C encoder for each call, which takes as long as encoding a record.
     """
     make = getattr(json_encoder, "c_make_encoder", None)
     if make is None:
@@ -62,11 +62,12 @@ def _refusal(shape: RecordShape, value: Any, error: Exception) -> InvalidMessage
 
 
 def from_json(data: bytes) -> Any:
-    """The JSON value in UTF-8 bytes. Raises `UndecodableMessage`."""
+    """Return the JSON value in UTF-8 bytes. Raises `UndecodableMessage`."""
     try:
         text = data.decode()
         plain, end = _first_of_json(text)
-        # Nearly always all of it; json.loads looks for spaces first, which costs as much.
+        # The value is nearly always all of the text. json.loads searches for spaces first, which
+        # takes as long as decoding.
         return plain if end == len(text) else json.loads(text)
     except (ValueError, RecursionError):
         pass
@@ -89,9 +90,9 @@ def _back(shape: RecordShape, plain: Any) -> Any:
 class JsonSchema(Schema[T]):
     """Values as JSON objects.
 
-    ``record_cls`` is a `Record`, a dataclass, a pydantic model or a `TypedDict`. What is read may
-    lack fields that have a default or may be None, and have others, which are left out. Bytes
-    must be UTF-8; not-a-number and infinity can't be written.
+    ``record_cls`` is a `Record`, a dataclass, a pydantic model or a `TypedDict`. Input may lack
+    fields that have a default or may be None. Unknown fields are ignored. Bytes must be UTF-8;
+    not-a-number and infinity can't be written.
     """
 
     def __init__(self, record_cls: type[T]) -> None:
@@ -99,14 +100,14 @@ class JsonSchema(Schema[T]):
         self.info = _info(SchemaType.JSON, self._shape.avro(set()))
 
     def encode(self, value: T) -> bytes:
-        """JSON in UTF-8. Raises `InvalidMessage`, which names the field that is wrong."""
+        """Return JSON in UTF-8. Raises `InvalidMessage`; the text names the wrong field."""
         try:
             return _to_json(self._shape.out(value)).encode()
         except _REFUSED as error:
             raise _refusal(self._shape, value, error) from error
 
     def decode(self, data: bytes) -> T:
-        """The value. Raises `UndecodableMessage`, which names the field that is wrong."""
+        """Return the value. Raises `UndecodableMessage`; the text names the wrong field."""
         plain = from_json(data)
         try:
             return self._shape.back(plain)  # type: ignore[no-any-return]
@@ -122,7 +123,7 @@ class AvroSchema(Schema[T]):
 
     ``record_cls`` is a `Record`, a dataclass, a pydantic model or a `TypedDict`; or None, and
     values are dicts with the fields of ``schema_definition``, a record schema as JSON values.
-    What was written with another version is read by Avro's rules.
+    Messages of other versions are read by Avro's rules of resolution.
     """
 
     by_writer = True
@@ -143,13 +144,13 @@ class AvroSchema(Schema[T]):
 
     def _parse(self, definition: Any) -> Any:
         try:
-            # Records of Pulsar's clients have defaults that aren't of a union's first branch.
+            # Records of Pulsar's clients have defaults that don't match a union's first branch.
             return fastavro.parse_schema(definition, _ignore_default_error=True)
         except _NO_SCHEMA as error:
             raise InvalidConfiguration(f"fastavro can't use the schema: {error!r}") from error
 
     def encode(self, value: T) -> bytes:
-        """Avro's binary form. Raises `InvalidMessage`, which names the field that is wrong."""
+        """Return Avro's binary form. Raises `InvalidMessage`; the text names the wrong field."""
         buffer = io.BytesIO()
         shape = self._shape
         try:
@@ -162,11 +163,11 @@ class AvroSchema(Schema[T]):
         return buffer.getvalue()
 
     def decode(self, data: bytes) -> T:
-        """The value of what was written with this very schema. Raises `UndecodableMessage`."""
+        """Decode a value that was written with this very schema. Raises `UndecodableMessage`."""
         return self._own(data, None)  # type: ignore[no-any-return]
 
     def decoder(self, writer: SchemaInfo | None) -> Decode:
-        """How to decode what was written with ``writer``, by Avro's rules of resolution."""
+        """Return the decoder for ``writer``, by Avro's rules of resolution."""
         if writer is None or writer.data == self.info.data:
             return self._own
         if writer.type is not SchemaType.AVRO:

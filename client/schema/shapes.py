@@ -1,7 +1,8 @@
-"""The types that records are made of: their Avro schemas, and the way there and back.
+"""The types of record fields: their Avro schemas, and conversion in both directions.
 
-Values go *out* to what `json` and `fastavro` write, and come *back* from what these read. Both
-ways check what they take. Shapes are made for JSON or for Avro, which differ in bytes and times.
+Values go *out* to the form that `json` and `fastavro` write, and *back* from the form that these
+read. Both directions check their input. Shapes are made for JSON or for Avro, which differ in bytes
+and times.
 """
 
 from __future__ import annotations
@@ -19,41 +20,41 @@ _DAY_ZERO = date(1970, 1, 1)
 
 
 ALWAYS = "True"
-"""The `Shape.test` of what fastavro checks by itself."""
+"""The `Shape.test` of values that fastavro checks itself."""
 
 
 class Wrong(ValueError):
-    """A value that doesn't fit; `fault` says where in the whole it is."""
+    """A value that doesn't fit; `fault` finds the wrong part."""
 
 
 class Shape:
-    """One type. Subclasses say what Avro calls it and which values it has."""
+    """One type. Subclasses define its Avro name and its values."""
 
     expected = ""
-    """What values must be, for people."""
+    """The expected values, for error messages."""
 
     test = ""
-    """Python's condition under which ``{}`` goes out and comes back as it is; "" if never."""
+    """Python's condition under which ``{}`` needs no conversion; "" if there is none."""
 
     def avro(self, known: set[str]) -> Any:
-        """The Avro schema, as JSON values; types whose names are ``known`` by name alone."""
+        """The Avro schema, as JSON values; types in ``known`` are given by name alone."""
         raise NotImplementedError
 
     def out(self, value: Any) -> Any:
-        """What is written. Raises `Wrong`."""
+        """Return the form to write. Raises `Wrong`."""
         raise NotImplementedError
 
     def back(self, plain: Any) -> Any:
-        """The value of what was read. Raises `Wrong`."""
+        """Return the value of the read form. Raises `Wrong`."""
         return self.out(plain)
 
     def parts(self, value: Any, way: Way) -> Iterator[tuple[str, Shape, Any]]:
-        """What ``value`` consists of: where it is, its shape, and itself."""
+        """Yield the parts of ``value``: position, shape, and part."""
         return iter(())
 
 
 def fault(shape: Shape, value: Any, way: Way, path: str = "") -> str | None:
-    """Which part of a value is wrong, and what it should be; None if nothing is."""
+    """Return the wrong part of a value and what is expected; None if the value fits."""
     for step, part, each in shape.parts(value, way):
         found = fault(part, each, way, path + step)
         if found is not None:
@@ -64,7 +65,7 @@ def fault(shape: Shape, value: Any, way: Way, path: str = "") -> str | None:
         where = f"field {path.lstrip('.')}" if path else "the value"
         return f"{where} must be {shape.expected}, not {_told(value)}"
     except (ValueError, TypeError):
-        pass  # a user's class refuses it, and says more about it
+        pass  # a user's class refuses it; its error has more detail
     return None
 
 
@@ -79,11 +80,11 @@ class _Missing(Enum):
 
 
 MISSING = _Missing.MISSING
-"""In place of a value, or of a default, that there isn't."""
+"""Stands for a missing value or default."""
 
 
 class Scalar(Shape):
-    """A type that Avro and JSON have: ``kinds`` are Python's, without subclasses of others."""
+    """A type that Avro and JSON have; ``kinds`` are Python's types, without foreign subclasses."""
 
     def __init__(self, name: str, expected: str, kind: type, test: str = "") -> None:
         self.name = name
@@ -103,7 +104,7 @@ class Scalar(Shape):
 
 
 class Whole(Scalar):
-    """Integers of a number of bits."""
+    """Integers of a given number of bits."""
 
     def __init__(self, name: str, bits: int) -> None:
         low, high = -(1 << bits - 1), (1 << bits - 1) - 1
@@ -112,14 +113,14 @@ class Whole(Scalar):
         self.range = range(low, high + 1)
 
     def out(self, value: Any) -> Any:
-        """The value itself, within its bits."""
+        """The value itself, checked against the range."""
         if isinstance(value, int) and not isinstance(value, bool) and int(value) in self.range:
             return int(value)
         raise Wrong
 
 
 class Real(Scalar):
-    """Floating point numbers; integers will do."""
+    """Floating point numbers; integers are accepted."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, "a float", float)
@@ -135,14 +136,14 @@ class Real(Scalar):
 
 
 class SingleReal(Real):
-    """Floating point numbers of single precision: larger ones can't be written."""
+    """Floating point numbers of single precision; larger numbers can't be written."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.test = "type({0}) is float and -3.4028235e38 <= {0} <= 3.4028235e38"
 
     def out(self, value: Any) -> Any:
-        """The value as a float that single precision has room for."""
+        """The value as a float within the range of single precision."""
         found = super().out(value)
         if math.isfinite(found) and abs(found) > 3.4028235677973366e38:
             raise Wrong
@@ -161,7 +162,7 @@ AVRO_BYTES = Scalar("bytes", "bytes", bytes, ALWAYS)
 
 
 class TextBytes(Shape):
-    """Bytes in JSON: the text that they are as UTF-8, as Pulsar's Python client writes them."""
+    """Bytes in JSON, as the UTF-8 text that they encode: the form of Pulsar's Python client."""
 
     expected = "bytes that are UTF-8, in JSON (Avro takes all)"
 
@@ -262,7 +263,7 @@ class OneOf(Shape):
         raise Wrong
 
     def back(self, plain: Any) -> Any:
-        """The member of this name; or of this value, which Pulsar's Python client writes."""
+        """The member of this name, or of this value, which Pulsar's Python client writes."""
         if isinstance(plain, str) and plain in self.kind.__members__:
             return self.kind.__members__[plain]
         try:
@@ -272,7 +273,7 @@ class OneOf(Shape):
 
 
 class Many(Shape):
-    """Lists of one shape; ``make`` turns what is read into what the class wants."""
+    """Lists of one shape; ``make`` converts a read list to the type of the class."""
 
     def __init__(self, item: Shape, make: Callable[[list[Any]], Any] = list) -> None:
         self.item = item
@@ -284,13 +285,13 @@ class Many(Shape):
         return {"type": "array", "items": self.item.avro(known)}
 
     def out(self, value: Any) -> Any:
-        """A list of what is written for the items."""
+        """A list of the items' written forms."""
         if not isinstance(value, list | tuple):
             raise Wrong
         return list(map(self.item.out, value))
 
     def back(self, plain: Any) -> Any:
-        """The list, or what it's to be."""
+        """The list, converted by ``make``."""
         if not isinstance(plain, list):
             raise Wrong
         return self.make(list(map(self.item.back, plain)))
@@ -315,7 +316,7 @@ class Mapped(Shape):
         return {"type": "map", "values": self.item.avro(known)}
 
     def out(self, value: Any) -> Any:
-        """A dict of what is written for the values."""
+        """A dict of the values' written forms."""
         if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
             raise Wrong
         out = self.item.out
@@ -337,7 +338,10 @@ class Mapped(Shape):
 
 
 class Maybe(Shape):
-    """A shape, or None. ``null_last`` is for what has a default of the shape, as Avro wants it."""
+    """A shape, or None.
+
+    ``null_last`` is for a default of the shape: Avro requires its type first.
+    """
 
     def __init__(self, inner: Shape, null_last: bool = False) -> None:
         self.inner = inner
@@ -354,7 +358,7 @@ class Maybe(Shape):
         return [inner, "null"] if self.null_last else ["null", inner]
 
     def out(self, value: Any) -> Any:
-        """None, or what is written for the value."""
+        """None, or the value's written form."""
         return None if value is None else self.inner.out(value)
 
     def back(self, plain: Any) -> Any:
@@ -362,5 +366,5 @@ class Maybe(Shape):
         return None if plain is None else self.inner.back(plain)
 
     def parts(self, value: Any, way: Way) -> Iterator[tuple[str, Shape, Any]]:
-        """What the value consists of, if there is one."""
+        """The parts of the value, if there is one."""
         return iter(()) if value is None else self.inner.parts(value, way)
