@@ -1,4 +1,4 @@
-"""``velaray ledgers`` and the routes behind it: the census, one ledger, dead letters."""
+"""``velaray ledgers`` and the routes behind it: the audit, one ledger, dead letters."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Run = Callable[..., Result]
 def cluster(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[LocalCluster]:
-    """Its deleters give up sooner than others."""
+    """A cluster whose garbage collectors give up sooner."""
     monkeypatch.setattr(garbage_collector, "MAX_TRIES", 2)
     path = tmp_path_factory.mktemp("cluster")
     with LocalCluster(path, deleters=1, deletion_retry_s=0.05) as running:
@@ -279,7 +279,7 @@ def test_a_ledger_is_described(cluster: LocalCluster, run: Run, admin: Admin) ->
 
 
 def test_nothing_is_lost_while_everything_moves(cluster: LocalCluster, admin: Admin) -> None:
-    """Journals roll, are trimmed and buried while the census is taken, again and again."""
+    """Journals roll, are trimmed and purged during repeated audits."""
     keys = [a_topic(f"busy-{number}") for number in range(4)]
     ended = False
 

@@ -114,7 +114,7 @@ def pip_install(python: Path, *arguments: str | Path, cwd: Path, **environment: 
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the tree, links kept, that builds may litter."""
+    """A copy of the tree with its symbolic links, in which builds may write."""
     copy = tmp_path_factory.mktemp("tree") / "velaray"
     unwanted = shutil.ignore_patterns(
         ".*", "build", "dist", "*.egg-info", "__pycache__", "tests", "docs", "data", "out"

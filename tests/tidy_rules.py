@@ -112,7 +112,7 @@ def _for_types_only(source: Source) -> set[ast.AST]:
 
 
 def modules_import_without_cycles(root: Path) -> list[str]:
-    """No module imports itself by way of others, at whatever place the imports stand.
+    """No module imports itself through others. Imports inside functions count.
 
     Imports under ``if TYPE_CHECKING`` don't count: they never run.
     """
@@ -179,7 +179,7 @@ def _reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
     return found
 
 
-# Calls that read a file, whatever object they are made on.
+# Calls that read a file, on any object.
 _READS = {"fetch", "load", "pread", "read", "read_bytes", "read_now", "read_text", "readline"}
 _DECODERS = {"json", "msgpack"}
 

@@ -1,7 +1,7 @@
-"""Print what was covered by folder and by file, and fail if a folder is below the bound.
+"""Print the test coverage by folder and by file, and fail if a folder is below the bound.
 
-Run as ``python tools/coverage_table.py REPORT`` on what ``coverage json`` wrote. Lines and
-branches are counted apart, and both must reach the bound: a sum hides the branches, since
+Run as ``python tools/coverage_table.py REPORT`` on a report of ``coverage json``. Lines and
+branches are counted separately, and both must reach the bound: a sum hides the branches, since
 there are fewer of them. The exit status is 1 if a folder is below.
 """
 
@@ -16,7 +16,7 @@ FOLDERS = ("events", "journal", "schemas", "actors", "wire")
 
 @dataclass
 class Count:
-    """Covered of all, in lines and in branches."""
+    """Numbers of lines and branches, covered ones and all."""
 
     lines: int = 0
     covered_lines: int = 0
@@ -24,7 +24,7 @@ class Count:
     covered_branches: int = 0
 
     def add(self, summary: dict[str, int]) -> None:
-        """Count a file in."""
+        """Add the numbers of a file."""
         self.lines += summary["num_statements"]
         self.covered_lines += summary["covered_lines"]
         self.branches += summary["num_branches"]
@@ -32,7 +32,7 @@ class Count:
 
     @property
     def percent(self) -> tuple[float, float]:
-        """Of lines and of branches; nothing of nothing is all."""
+        """Percentages of lines and of branches that are covered; 100 if there are none."""
         return (
             100 * self.covered_lines / self.lines if self.lines else 100.0,
             100 * self.covered_branches / self.branches if self.branches else 100.0,
@@ -49,8 +49,7 @@ class Count:
 
 
 def missing(found: dict[str, list]) -> str:
-    """The lines and branches of a file that weren't covered; a branch of a line that wasn't is
-    not named again."""
+    """The lines and branches of a file that aren't covered, without the branches of such lines."""
     lines = found["missing_lines"]
     gone = set(lines)
     branches = [

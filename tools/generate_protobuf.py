@@ -1,9 +1,9 @@
 """Regenerate the committed protobuf modules from our .proto files.
 
-Run as ``python tools/generate_protobuf.py [--check]``. Without an argument the modules are
-written in place; with ``--check`` nothing is written, and the names of those that are out
-of date are printed (exit status 1). The protoc of grpcio-tools 1.71 is used on purpose:
-code it generates runs with every newer protobuf runtime, while the reverse fails.
+Run as ``python tools/generate_protobuf.py [--check]``. Without an argument it writes the modules
+in place. With ``--check`` it writes nothing and prints the names of modules that are out of date
+(exit status 1). It uses the protoc of grpcio-tools 1.71: code from this version runs with every
+newer protobuf runtime, and code from a newer version doesn't run with an older runtime.
 """
 
 import sys
@@ -28,7 +28,7 @@ def generate(root: Path, output: Path) -> None:
 
 
 def out_of_date(root: Path) -> list[str]:
-    """Generated modules below ``root`` that are missing, left over or not what protoc writes."""
+    """Generated modules below ``root`` that are missing, left over or out of date."""
     with tempfile.TemporaryDirectory() as folder:
         generate(root, Path(folder))
         fresh = {

@@ -1,4 +1,4 @@
-"""Draw which layers import which, from the tree itself, into ``docs/imports.md``.
+"""Draw a diagram of the imports between layers into ``docs/imports.md``.
 
 Run as ``python -m tools.import_diagram [--check]``. With ``--check`` nothing is written; the exit
 status is 1 if the page is out of date.
@@ -25,7 +25,7 @@ Graph = Mapping[str, set[str]]
 
 
 def read(root: Path) -> Graph:
-    """Each layer of the tree at ``root`` with those that it imports.
+    """Each layer of the tree at ``root`` with the layers that it imports.
 
     Imports inside functions and for type checkers count.
     """
@@ -38,9 +38,9 @@ def read(root: Path) -> Graph:
 
 
 def levels(graph: Graph) -> list[list[str]]:
-    """The nodes from the lowest up; each imports nodes of earlier levels alone.
+    """The nodes by level, lowest first. Each node imports only nodes of earlier levels.
 
-    Raises ValueError, with the nodes that are left, if there is a cycle.
+    Raises ValueError with the nodes that have no level, if there is a cycle.
     """
     placed: set[str] = set()
     found: list[list[str]] = []
@@ -89,14 +89,14 @@ def _rows(graph: Graph) -> Iterator[str]:
 
 
 def page(root: Path) -> str:
-    """The text of the page. Raises ValueError if the imports don't go one way."""
+    """The text of the page. Raises ValueError if the imports form a cycle."""
     graph = read(root)
     diagram = "\n".join(["```mermaid", *_mermaid(graph), "```"])
     return "\n\n".join([_HEAD, diagram, "\n".join(_rows(graph))]) + "\n"
 
 
 def out_of_date(root: Path) -> list[str]:
-    """A fault if the page isn't what the tree at ``root`` gives, or imports don't go one way."""
+    """A fault if the page differs from the tree at ``root``, or if imports form a cycle."""
     path = root / PAGE
     try:
         text = page(root)

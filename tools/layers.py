@@ -1,4 +1,4 @@
-"""The layers of the tree, what each may import, and how the tree's imports are read."""
+"""The layers of the tree, their allowed imports, and functions that read the imports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FACE = "velaray"
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What a folder may import: other folders, and libraries by import name."""
+    """The allowed imports of a folder: other folders, and libraries by import name."""
 
     layers: tuple[str, ...]
     libraries: tuple[str, ...]
@@ -39,7 +39,7 @@ LAYERS: dict[str, Layer] = {
         ("events", "journal", "schemas"),
         ("google", "mmh3", "msgpack", "pyroaring", "sortedcontainers"),
     ),
-    # typing_extensions is for type checkers, which bring it along; it's never imported.
+    # typing_extensions is for type checkers, which include it. It is never imported at run time.
     "client": Layer(
         ("events", "schemas", "wire"),
         ("fastavro", "google", "numpy", "pyarrow", "typing_extensions"),
@@ -58,14 +58,14 @@ LAYERS: dict[str, Layer] = {
     ),
 }
 
-# Folders of files that people don't write, and hidden folders of files that they do.
+# Folders of generated files, and hidden folders of hand-written files.
 SKIPPED = {".git", "build", "dist", "data", "out", "__pycache__", "node_modules"}
 _HIDDEN = {".ci", ".devcontainer", ".github"}
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One Python file: where it is, what it's imported as, and what it says."""
+    """One Python file: its path, its module name, its layer and its syntax tree."""
 
     path: str
     module: str
@@ -74,7 +74,7 @@ class Source:
 
     @property
     def generated(self) -> bool:
-        """Whether protoc wrote it."""
+        """Whether protoc generates the file."""
         return self.path.endswith("_pb2.py")
 
     def at(self, node: ast.AST) -> str:
@@ -83,7 +83,7 @@ class Source:
 
 
 def walk(folder: Path) -> Iterator[Path]:
-    """Files below ``folder``, in order, without following links or entering made folders."""
+    """Files below ``folder``, in order, without links and generated folders."""
     for path in sorted(folder.iterdir()):
         if path.is_symlink() or path.name in SKIPPED or path.name.endswith(".egg-info"):
             continue
@@ -95,7 +95,7 @@ def walk(folder: Path) -> Iterator[Path]:
 
 
 def module_name(path: str) -> str:
-    """What the file at ``path`` is imported as."""
+    """The module name of the file at ``path``."""
     parts = path.removesuffix(".py").split("/")
     if parts[-1] == "__init__":
         parts.pop()
@@ -117,14 +117,14 @@ def sources(root: Path, folders: Iterable[str] = LAYERS) -> list[Source]:
 
 
 def own_sources(root: Path) -> list[Source]:
-    """Every Python file that people write: installed or not, but not generated."""
+    """Every hand-written Python file, installed or not."""
     folders = [path.name for path in sorted(root.iterdir()) if path.is_dir()]
     visible = [name for name in folders if not name.startswith(".") and name not in SKIPPED]
     return [source for source in sources(root, visible) if not source.generated]
 
 
 def imports(source: Source) -> Iterator[tuple[ast.stmt, str]]:
-    """Every name that ``source`` imports, wherever the statement stands, fully dotted."""
+    """The full dotted name of every import in ``source``, at any depth."""
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Import):
             for alias in node.names:

@@ -14,7 +14,7 @@ Messages = frozenset[tuple[int, int]]
 
 
 class Seen(NamedTuple):
-    """What is acknowledged, and what is pending in which transaction: one by one, cumulatively."""
+    """Acknowledged messages, and pending ones by transaction: individual and cumulative."""
 
     acked: Messages
     held: dict[TransactionId, Messages]

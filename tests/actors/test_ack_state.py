@@ -1,4 +1,4 @@
-"""What a subscription acknowledged durably stays so, whatever is killed or lost, and when."""
+"""Durable acknowledgements of a subscription persist across kills and losses at any step."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Acknowledgements in segments, of which some are only on disk: nobody sees the difference.
+"""Acknowledgements in segments, some of which are only on disk: results are the same.
 
-The first part compares a cursor, whatever it is kept as and whenever its segments leave
-memory, with sets of integers. The second is the test plan of Pulsar's PIP-81.
+The first part compares a cursor with sets of integers, for every form of its segments and every
+moment at which they leave memory. The second part is the test plan of Pulsar's PIP-81.
 """
 
 from functools import partial
@@ -261,7 +261,7 @@ def test_a_segment_that_is_nowhere_is_named() -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.permutations(range(24)), st.lists(st.integers(0, 23), max_size=6), st.data())
 def test_acks_commute_and_may_be_repeated(order, again, data) -> None:
-    """K4, and Pulsar's random-order scenario: in the end there are no holes, whatever the order."""
+    """K4, and Pulsar's random-order scenario: in any order, no gap remains at the end."""
     cursor, disk = Cursor(beyond=AcknowledgedRanges(Bitmap, 0)), Disk()
     for offset in (*order, *again):
         cursor.ack_range(offset, offset + 1)
@@ -274,7 +274,7 @@ def test_acks_commute_and_may_be_repeated(order, again, data) -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.permutations([(o, 1 << bit) for o in (1, 2, 9) for bit in range(3)]), st.data())
 def test_parts_of_batches_survive_and_complete(order, data) -> None:
-    """The last part of a batch moves the mark, whatever came before and was recovered."""
+    """The last part of a batch moves the mark, also after a recovery."""
     cursor, disk = Cursor(1, [(3, 9)], beyond=AcknowledgedRanges(Bitmap, 0)), Disk()
     left = {1: 0b111, 2: 0b111, 9: 0b111}
     for offset, bit in order:

@@ -1,4 +1,4 @@
-"""What the catalog knows of other clusters: who may use them, and who is at home there."""
+"""Other clusters in the catalog: the tenants that may use them, and the tenants' homes."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def test_a_tenant_is_at_home_in_one_cluster() -> None:
     (
         started(THERE)
         .then_state(lambda s: home_of(s, "acme") is None)
-        .when(SetTenantHome("acme", "there"))  # it needn't exist: this front door sends it on
+        .when(SetTenantHome("acme", "there"))  # it needn't exist: this proxy redirects the lookup
         .then(events=[there], reply=Done(True))
         .then_state(lambda s: home_of(s, "acme") == "there" and home_of(s, "public") is None)
         .when(SetTenantHome("acme", "there"))

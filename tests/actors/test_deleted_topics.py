@@ -39,7 +39,7 @@ RETENTION = policy_set(Scope.of_topic(FLIGHTS), "messageTTL", b"60")
 
 
 def lies(state: Catalog, incarnation: int = 1) -> bool:
-    """Whether the topic is deleted and in its grave."""
+    """Whether the topic is deleted and among the deleted topics."""
     return find_topic(state, FLIGHTS) is None and incarnation in state.deleted_topics
 
 

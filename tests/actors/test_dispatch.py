@@ -1,4 +1,4 @@
-"""The dispatcher: who gets what, with a model that checks every delivery by itself."""
+"""The dispatcher: which consumer gets which entry. A model checks every delivery."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Exports: what other clusters were told of a subscription, beside what it has."""
+"""Exports: the progress that was sent to other clusters, compared with the subscription's own."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ def _narrow() -> Iterator[None]:
 
 
 class Other:
-    """A cluster that is told: what it has, and a token. Answers may get lost."""
+    """A receiving cluster: the progress that it has, and a token. Answers may get lost."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        #: Whether it is told by the mark what is before it; else one by one.
+        #: Whether it receives the mark for everything before it; else single messages.
         self.by_mark = name == "west"
         self.token: Token | None = None
         self.forget()
 
     def forget(self) -> None:
-        """The cursor was moved: what was told before doesn't count."""
+        """The cursor was moved: earlier progress doesn't count."""
         self.mark = 0
         self.whole: set[int] = set()
         self.left: dict[int, int] = {}
@@ -114,7 +114,7 @@ class World:
             self.do(EndTransactionAcks(transaction, self.random.random() < 0.5))
         elif roll == 10:
             self.do(NoteDeliveries([(first, end)]))
-            self.exports.touch([(first, end)])  # as the brain does when they come to nothing
+            self.exports.touch([(first, end)])  # as the dispatcher does when they change nothing
         elif roll == 11 and self.random.random() < 0.2:
             self.activations += 1
             self.exports = Exports(str(self.activations))

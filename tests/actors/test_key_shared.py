@@ -1,4 +1,4 @@
-"""Key_Shared: who has which hashes, draining, look-ahead; a model that follows every delivery."""
+"""Key_Shared: assignment of hashes, draining, look-ahead. A model follows every delivery."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def ack(made: Dispatcher, *offsets: int) -> None:
         made.acked([(offset, offset + 1)])
 
 
-# ---- who has which hashes
+# ---- assignment of hashes
 
 
 def test_a_ring_spreads_hashes_and_moves_few_when_somebody_joins() -> None:
@@ -679,7 +679,7 @@ class Model(RuleBasedStateMachine):
             self.permits[number] -= self.sizes[offset]
 
     def nobody_waits_without_reason(self) -> None:
-        """Who can take an entry, and may by its key, has it."""
+        """A consumer with permits has got every entry whose key allows it."""
         able = {view.consumer_id for view in self.subject.consumers() if view.permits > 0}
         able -= {view.consumer_id for view in self.subject.consumers() if view.blocked}
         if self.subject.blocked or not able:

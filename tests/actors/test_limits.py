@@ -223,8 +223,8 @@ def test_no_number_of_acked_ranges_stops_dispatch(kind) -> None:
 
 
 def test_a_grant_behind_a_dead_entry_that_was_never_fed_ends_with_feeding_behind_it() -> None:
-    """Simulation found it, seed 6: the hand fed on from where it had stood, the dispatcher
-    waited for the dead entry's size, and nobody got anything any more.
+    """Found by simulation, seed 6: the partition continued to feed at its former position, the
+    dispatcher waited for the dead entry's size, and delivery stopped.
     """
     made = Dispatcher(Cursor(35))
     made.kill([(35, 36)])

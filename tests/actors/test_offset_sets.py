@@ -1,4 +1,4 @@
-"""The two forms of a set of offsets answer alike, whatever is done to them (K5)."""
+"""The two forms of a set of offsets give the same answers after any operations (K5)."""
 
 from collections.abc import Callable
 

@@ -28,7 +28,7 @@ MACHINE = SubscriptionMachine()
 
 
 class Host:
-    """A subscription and its dispatcher, connected as a brain connects them."""
+    """A subscription and its dispatcher, connected as in the subscription actor."""
 
     def __init__(self, sizes: list[int], kind: SubscriptionType = SHARED) -> None:
         self.sizes, self.kind = sizes, kind

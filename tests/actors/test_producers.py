@@ -152,7 +152,7 @@ STEPS = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(STEPS)
 def test_whatever_happens_one_exclusive_producer_at_most(steps) -> None:
-    """A client knows what it was told; of those told they're exclusive the last one is."""
+    """Clients act on the last answer they got; only the latest exclusive producer is exclusive."""
     made, epoch = ProducerRegistry(), 0
     ready: dict[int, AccessMode] = {}
     held: dict[str, int] = {}

@@ -223,7 +223,7 @@ def do(story: Story, step: tuple[str, int, int]) -> None:
 @settings(max_examples=300)
 @examples(st.lists(STEPS, min_size=4, max_size=40))
 def test_what_is_durable_is_what_is_known_and_what_is_under_way(steps) -> None:
-    """However late first deliveries are noted, and whatever ended meanwhile."""
+    """Counts are right when first deliveries are noted late, after any other events."""
     story = Story()
     story.dispatcher.feed(0, [1] * 20)
     story.attach(1)

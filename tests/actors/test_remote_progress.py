@@ -244,7 +244,7 @@ STEPS = st.lists(
 
 
 class Model:
-    """What is acknowledged of every message of east, told by anybody in any order."""
+    """The acknowledged part of every message of east, reported by any cluster in any order."""
 
     def __init__(self) -> None:
         self.acked = dict.fromkeys(STREAM, 0)

@@ -190,12 +190,12 @@ def test_what_is_complete_is_given_up_by_its_keeper_alone() -> None:
     history.then_refused(Reason.CONFLICT, "ask its keeper")
     history.when(EndRemote(A, commit=False, over=False))
     history.then_state(lambda state: hidden(state) == [(0, 1)])
-    history.then_state(lambda state: A in state.arriving.complete)  # the keeper is to know
+    history.then_state(lambda state: A in state.arriving.complete)  # still to be reported
     history.when(EndRemote(A, commit=False, over=True))
     history.then_state(lambda state: not state.arriving.given_up and not state.arriving.complete)
 
 
-# ---- the keeper
+# ---- the deciding partition
 
 
 def arrive(topic: str, *, given_up: bool = False, topics=TOPICS) -> Arrive:

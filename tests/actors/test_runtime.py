@@ -1,4 +1,4 @@
-"""The runtime: nothing leaves before it is durable, in order, whatever the storage does."""
+"""The runtime: replies and effects leave in order, after their events are durable."""
 
 import asyncio
 import functools
@@ -624,7 +624,7 @@ async def test_a_ledger_whose_announcement_did_not_fit_is_announced_later() -> N
         nonlocal writes
         if step is Step.WRITE:
             writes += 1
-            if writes in (3, 4):  # 1: the commands, 2: the checkpoint, 3: the announcement
+            if writes in (3, 4):  # 1: the commands, 2: the checkpoint, 3: the enqueued deletion
                 raise StorageFull("file", "full")
 
     host.store.hook = hook
@@ -940,7 +940,7 @@ async def test_a_relaxed_journal_is_synced_on_a_full_disk() -> None:
 
 
 class Blobs(Toy):
-    """Whatever is submitted is an entry; the reply is its number."""
+    """Every command is an entry; the reply is its number."""
 
     def decide(self, state: Names, command: object, now_ms: int) -> Decision:
         assert isinstance(command, bytes)

@@ -241,7 +241,7 @@ def test_a_state_that_breaks_an_invariant_is_told_by_its_name(versions, invarian
 
 
 def test_a_version_that_can_not_be_used_keeps_nobody_else_out() -> None:
-    """Of a release that took more, say."""
+    """A schema of a release that accepts more, for example."""
     broken = SchemaRegistered(
         version=1, type="AVRO", data=b"{", identity=b"x" * 32, strategy="FULL", predecessor=0
     )

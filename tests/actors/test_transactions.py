@@ -1,4 +1,4 @@
-"""Entries of transactions: undecided, then visible or hidden."""
+"""Entries of transactions: pending, then visible or hidden."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def last(state: PartitionState) -> int:
 
 
 def test_the_sequence_ids_of_an_aborted_transaction_are_free_again() -> None:
-    """Who sends the same messages in another one must not be told that they are stored."""
+    """The same messages in another transaction must not be answered as already stored."""
     history = begun().when(numbered(3)).when(numbered(4, A)).when(numbered(5, A))
     history.when(numbered(5, A)).then(events=[], reply=Duplicate(5))
     history.when(abort(A)).then_state(lambda state: last(state) == 3)

@@ -197,7 +197,7 @@ def test_cumulative_never_goes_back_and_swallows_individual_ones():
 
 
 def test_what_comes_again_is_acknowledged_again_as_far_as_it_was():
-    """A full disk may have refused it, and nobody asked; what was confirmed is not sent again."""
+    """A full disk may have refused an ack without a receipt. Confirmed acks aren't sent again."""
     acks = AckTracker()
     acks.cumulative(single(6))
     acks.take()
@@ -234,7 +234,7 @@ def test_a_receipt_vouches_for_no_cumulative_ack_that_was_merely_sent():
     acks.cumulative(single(3))
     taken = acks.take(receipt=True)
     assert taken.cumulative.where == (1, 6)
-    acks.put_back(taken)  # refused: and what nobody vouches for was sent once more
+    acks.put_back(taken)  # refused, and the unconfirmed ack was sent once more
     acks.take()
     acks.cumulative(single(6))
     assert acks.take(receipt=True) == taken

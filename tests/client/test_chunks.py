@@ -1,4 +1,4 @@
-"""Putting chunked messages together, whatever arrives twice, never, or mixed."""
+"""Assembly of chunked messages whose chunks arrive twice, never, or mixed."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -34,7 +34,7 @@ def test_what_is_under_way_at_the_asyncio_client_goes_on_in_the_other_cluster(
             got: list[bytes] = []
             while got[-1:] != [b"7"]:
                 got.append((await consumer.receive(PATIENCE_MS)).data())
-            # What was acknowledged while nobody answered may come before that is told here.
+            # Messages that were acknowledged during the outage may be redelivered here first.
             assert got == [b"%d" % number for number in range(8 - len(got), 8)]
             assert 5 <= len(got) <= 7
 

@@ -39,7 +39,7 @@ class Notes(ConsumerInterceptor):
 
 
 class Broken(ConsumerInterceptor, ProducerInterceptor):
-    """Fails whatever it's asked."""
+    """An interceptor whose methods all fail."""
 
     def _fail(self, *args):
         raise ZeroDivisionError

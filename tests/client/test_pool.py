@@ -15,6 +15,6 @@ def test_connections_to_where_actors_were_are_forgotten(cluster, topic):
                 for key in cluster.keys(ActorKind.PARTITION):
                     await asyncio.to_thread(cluster.kill, key)
             await producer.send(b"4")
-            assert len(client.core.pool._open) == 2  # the front door and the partition
+            assert len(client.core.pool._open) == 2  # the proxy and the partition
 
     asyncio.run(main())

@@ -346,7 +346,7 @@ def test_permits_of_what_is_not_handed_out_are_given_back():
 
 
 def test_a_batch_is_acknowledged_when_it_comes_with_what_was_acknowledged_here_only():
-    """The rest was acknowledged by another consumer: nobody else can know that it's done."""
+    """Another consumer acknowledged the rest: only this client knows that the batch is done."""
 
     async def work():
         async with ScriptedServer() as server, client_of(server) as client:
@@ -504,7 +504,7 @@ def test_what_was_under_way_before_a_redelivery_is_dropped_and_its_permits_go_ba
 
 
 def test_what_was_acknowledged_cumulatively_and_comes_again_is_acknowledged_again():
-    """A service whose disk is full refuses that silently, if nobody asks for a receipt."""
+    """With a full disk the service silently refuses acknowledgements without a receipt."""
 
     async def work():
         async with ScriptedServer() as server, client_of(server) as client:

@@ -50,7 +50,7 @@ def test_a_client_says_it_when_it_subscribes(
     ).close()
     assert is_replicated()
     held.close()
-    client.subscribe(topic, "s").close()  # who doesn't say it takes nothing back
+    client.subscribe(topic, "s").close()  # without the option, replication stays on
     assert is_replicated()
 
 

@@ -1,4 +1,4 @@
-"""A client that is told to use another cluster: what it made goes on there."""
+"""A client switches to another cluster: its producers and consumers continue there."""
 
 import asyncio
 import logging
@@ -120,7 +120,7 @@ def settled(cluster, topic, messages):
 
 
 def backlog(cluster, topic):
-    """What isn't acknowledged there; -1 while nobody has told of the subscription."""
+    """The number of unacknowledged messages there; -1 while the subscription is unknown."""
     found = stats(cluster, topic)["subscriptions"]
     return found["s"]["msgBacklog"] if "s" in found else -1
 

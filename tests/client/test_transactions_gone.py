@@ -1,5 +1,5 @@
-"""Participants that are unloaded, deleted, or made anew while a transaction is open: none of
-them ever stands in the way of its end."""
+"""Participants that are unloaded, deleted, or created anew while a transaction is open: they do
+not block its completion."""
 
 import pytest
 

@@ -299,7 +299,7 @@ async def check_log(client, topic, kinds):
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4])
 def test_a_reader_is_told_of_a_message_exactly_if_it_gets_one(cluster, topic, length):
-    """Whatever the log ends with: data, aborted, open, committed (T13)."""
+    """The log may end with any entries: data, aborted, open, committed (T13)."""
 
     async def scenario():
         async with aio.Client(cluster.service_url) as client:

@@ -138,7 +138,7 @@ def test_cumulatively_only_forward_and_an_abort_keeps_the_order(client, topic, a
 
 @pytest.mark.parametrize("batch", [False, True])
 def test_the_count_of_unacknowledged_messages_is_what_is_held(client, topic, admin, batch):
-    """Whatever mixture of acknowledgements: it is derived, so it is never negative (T9)."""
+    """The backlog is derived, so no mixture of acknowledgements makes it negative (T9)."""
     consumer = client.subscribe(topic, "s", batch_index_ack_enabled=True, **SHARED)
     producer = client.create_producer(topic)
     values = [b"%d" % number for number in range(6)]

@@ -113,7 +113,7 @@ def test_many_at_once_over_partitions(client, topic, catalog, commit):
 
 @pytest.mark.parametrize("by_index", [False, True])
 def test_of_a_batch_some_in_a_transaction_and_some_not(client, topic, by_index):
-    """Whoever isn't told of single messages must hear of the whole when that is complete."""
+    """Without acknowledgements by index, the service gets that of the entry when it is complete."""
     consumer = client.subscribe(
         topic, "s", batch_index_ack_enabled=by_index, ack_group_time_ms=0, **SHARED
     )

@@ -370,7 +370,7 @@ async def test_a_directory_that_cannot_be_removed_is_named(files, monkeypatch):
 async def test_a_journal_is_created_while_the_directory_above_is_removed(
     files, monkeypatch, losses
 ):
-    """Somebody deletes the last other journal of a topic."""
+    """Another process deletes the last other journal of a topic."""
     left = losses
     mkdir = Path.mkdir
 

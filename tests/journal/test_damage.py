@@ -31,7 +31,7 @@ from velaray.journal.scan import LedgerReader
 
 
 class ZerosBehind(MemoryBackend):
-    """Whatever is put into a ledger has zeros behind it, as a killed owner leaves them."""
+    """The written bytes of a ledger have zeros behind them, as a killed owner leaves them."""
 
     def __init__(self) -> None:
         super().__init__()

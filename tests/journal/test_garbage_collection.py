@@ -1,4 +1,4 @@
-"""Ledgers that go: unlisted first, deleted then; nothing that is needed, nothing of others."""
+"""Ledgers are dropped from the manifest, then deleted: no ledger in use, none of other journals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ids(journal: Journal) -> list[int]:
 
 
 class Announced:
-    """Notes what was announced; raises ``error`` instead, if any."""
+    """Records the enqueued deletions; raises ``error`` instead, if there is one."""
 
     def __init__(self) -> None:
         self.ledgers: list[int] = []
@@ -182,7 +182,7 @@ async def test_a_header_that_was_cut_short_is_nobodys(backend):
 
 @on_loop
 async def test_an_index_whose_ledger_is_gone_goes_too(backend):
-    """An owner that was slow wrote it when the ledger had been unlisted and deleted."""
+    """A slow owner wrote it after the ledger was dropped from the manifest and deleted."""
     store = backend.store()
     journal = await history(store)
     first, second, *rest = ids(journal)
@@ -280,7 +280,7 @@ async def test_an_owner_that_rolls_over_meanwhile_is_buried_with_all_it_made(mem
 @pytest.mark.parametrize("crash", range(1, 40))
 @on_loop
 async def test_a_crash_at_any_step_leaves_nothing_that_nobody_announced(memory, crash):
-    """Listed, or announced: at every moment, for every ledger. Repeated, all is gone."""
+    """Every ledger is listed or enqueued at every moment. A repetition deletes them all."""
     enqueued = Announced()
     left = crash
 

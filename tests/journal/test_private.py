@@ -1,4 +1,4 @@
-"""Nobody but the owner of a data directory can read what is stored in it."""
+"""Only the owner of a data directory can read its files."""
 
 from __future__ import annotations
 

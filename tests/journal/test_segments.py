@@ -197,7 +197,7 @@ WRITES = (Step.CREATE, Step.WRITE, Step.WRITE_MANIFEST, Step.WRITE_INDEX)
 @pytest.mark.parametrize("fault", FAULTS)
 @on_loop
 async def test_each_step_of_a_checkpoint_may_fail(fault):
-    """K7: whatever fails, the state is the former or the new one, and never stuck."""
+    """K7. After any failure the state is the former or the new one, and commands continue."""
     steps = 0
     for failing in range(1, 40):
         backend = MemoryBackend()

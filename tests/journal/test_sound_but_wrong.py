@@ -1,5 +1,5 @@
-"""Ledgers and manifests whose checksums are right and whose content isn't: a newer format, a
-writer's bug, somebody's hand. They are refused by name, never guessed at."""
+"""Ledgers and manifests with right checksums and wrong content: a newer format, a writer's bug, a
+manual edit. The error names the file and the fault; the content is never guessed."""
 
 from __future__ import annotations
 

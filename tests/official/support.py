@@ -33,7 +33,7 @@ def topic_name(hint: str) -> str:
 
 
 class Server(Protocol):
-    """A running cluster, whatever its actors' bodies are."""
+    """A running cluster, on Ray or in one process."""
 
     service_url: str
 

@@ -44,7 +44,7 @@ def guarded() -> Iterator[LocalServer]:
 
 @pytest.fixture(scope="module")
 def tunnelled() -> Iterator[LocalServer]:
-    """A cluster whose front door tunnels."""
+    """A cluster whose proxy tunnels connections."""
     with (
         tempfile.TemporaryDirectory(prefix="vo-") as folder,
         LocalCluster(Path(folder), tunnel=True) as cluster,

@@ -1,6 +1,7 @@
-"""Taking a tenant over from a real Apache Pulsar (standalone, fetched from Maven Central).
+"""Importing a tenant from a real Apache Pulsar (standalone, fetched from Maven Central).
 
-What its consumers have acknowledged nobody gets here; all else comes, whatever is killed.
+Messages that its consumers acknowledged are not delivered here. All others are, although processes
+are killed.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 def asked(
     cluster: LocalCluster, command: Any, answer: type, *, port: int = 0, version: str = "raw"
 ) -> Any:
-    """What the front door (or whoever listens on ``port``) answers to a client."""
+    """The answer of the proxy (or of the server on ``port``) to a client."""
 
     async def ask_it() -> Any:
         client = await RawClient.connect("127.0.0.1", port or cluster.proxy.port, version)

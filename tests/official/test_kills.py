@@ -1,8 +1,8 @@
 """Actors die at random while the official client publishes and consumes.
 
-What must hold, whatever dies when: a message whose send was acknowledged is received; a
-message whose acknowledgement has a receipt is never received again; the first deliveries of
-one producer's messages keep their order; in the end the backlog is 0.
+After any kill: a message whose send was acknowledged is received; a message whose acknowledgement
+has a receipt is never redelivered; the first deliveries of one producer's messages keep their
+order; in the end the backlog is 0.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Killer(threading.Thread):
                 self._local.cluster.kill(victim)
 
     def pause(self, seconds: float) -> None:
-        """Let a publisher take its time; no longer than there is something to wait for."""
+        """Pause a publisher for so long, or until the run is done."""
         self._done.wait(seconds)
 
     def stop(self) -> None:
@@ -260,7 +260,7 @@ def _seek_until_done(consumer, message_id) -> None:
 
 
 class _ConfirmingConsumer:
-    """Acknowledges with receipts, over the bare wire, and comes back whatever breaks."""
+    """Acknowledges with receipts, over the bare wire, and reconnects after every failure."""
 
     def __init__(self, local, topic: str) -> None:
         self._local = local

@@ -1,4 +1,4 @@
-"""Large backlogs, and memory that stays bounded whatever clients do."""
+"""Large backlogs, and bounded memory for any behaviour of clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients of several networks: those that reach partitions, and those that reach a front door."""
+"""Clients of several networks: those that reach partitions, and those that reach only a proxy."""
 
 from __future__ import annotations
 

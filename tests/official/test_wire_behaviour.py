@@ -102,7 +102,7 @@ def test_receipts_come_although_the_consumer_has_left(local, topic):
 
 
 def test_every_ack_is_answered_although_the_subscription_died(local, topic):
-    """With success or an error; nobody waits for an answer that never comes."""
+    """The answer is success or an error; every client gets one."""
 
     async def scenario(connect: Connect) -> None:
         client = await connect()
@@ -153,7 +153,7 @@ class _WatchedPort:
 
 
 def test_a_channel_closes_only_after_the_dispatcher_heard_its_acks(local, topic):
-    """Else the next channel's link could be faster than the acks on this one."""
+    """Otherwise the next channel's connection could overtake the acks on this one."""
     ports: list[_WatchedPort] = []
 
     async def watch() -> None:

@@ -1,4 +1,4 @@
-"""What was renamed since the oracle was recorded: new name to recorded name.
+"""Renames since the oracle was recorded: new name to recorded name.
 
 A commit that renames adds its rows here. `MODULES` and `CLASSES` find the classes of recorded
 commands; `WORDS` maps the text of histories. The tables are empty when the oracle is recorded anew.

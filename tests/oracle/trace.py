@@ -54,7 +54,7 @@ class Trace:
     contents: dict[bytes, bytes] = field(default_factory=dict)
 
     def digest(self) -> str:
-        """Equal for equal traces, whatever classes and fields are called."""
+        """Equal for equal traces, independent of the names of classes and fields."""
         hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
         for stream in self.streams:
             hasher.update(stream.actor.encode() + b"\0")

@@ -1,4 +1,4 @@
-"""Deleters on Ray: nobody has to ask one that was killed, or whose cluster was stopped."""
+"""Garbage collectors on Ray restart by themselves after a kill or a stop of their cluster."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ PATIENCE_MS = 60_000
 
 
 def pulled(cluster: Cluster) -> dict[str, float]:
-    """What the puller measures."""
+    """The metrics of the inbound replicator."""
     with urlopen(f"{cluster.admin_url}/metrics", timeout=30) as answer:
         text = answer.read().decode()
     return {

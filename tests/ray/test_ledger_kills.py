@@ -1,11 +1,10 @@
-"""SIGKILL of all who have a part in deleting ledgers, while ledgers come and go by the hundred.
+"""SIGKILL of every actor that takes part in deleting ledgers, while hundreds come and go.
 
-At the end nothing is lost on either side: no ledger is left that nobody lists, none is missing,
-no deletion was given up, and every message is there that was acknowledged by the service and not
-by a consumer.
+At the end no ledger is orphaned, none is missing and no deletion was given up. Every message that
+the service acknowledged, and that no consumer acknowledged, is there.
 
-Bytes on disk are those of all files ``*.ledger`` in the data directory, whosever they are; bytes
-retained are those of the ledgers that the census finds listed. Manifests, marks and indexes aren't
+Bytes on disk are those of all files ``*.ledger`` in the data directory, of any journal. Bytes
+retained are those of the ledgers that the audit finds listed. Manifests, marks and indexes aren't
 counted: with ledgers of some KiB they would be a third of it. No mark or index may be left behind.
 """
 
@@ -51,7 +50,7 @@ def nodes() -> Iterator[RayNodes]:
 
 @pytest.fixture
 def cluster(nodes: RayNodes, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """A cluster with two deleters whose owners look after their ledgers every second."""
+    """A cluster with two garbage collectors; owners check their ledgers every second."""
     hurried = partial(ClusterConfig, maintenance_s=1.0)
     monkeypatch.setattr(starting, "ClusterConfig", hurried)
     settings = {"deletion_retry_s": 5.0, "deleters": 2}
@@ -126,7 +125,7 @@ class Traffic(threading.Thread):
             self.error = error
 
     def publish(self, count: int) -> None:
-        """Publish the next numbers; who has a receipt is in ``confirmed``."""
+        """Publish the next numbers; ``confirmed`` holds those with a receipt."""
         for number in range(self._sent, self._sent + count):
             self._producer.send_async(b"%d" % number, partial(self._confirm, number))
         self._sent += count
@@ -244,7 +243,7 @@ def strike(cluster: Cluster, times: int) -> dict[str, int]:
 
 
 def settled(admin: Admin, watch: Ledgers) -> dict[str, Any] | None:
-    """The census, once nothing is under way and nothing is stored of deleted topics."""
+    """The ledger audit after all deletions, and after those of deleted topics, are done."""
     if any("/passing-" in path for path in watch.look()):
         return None
     try:

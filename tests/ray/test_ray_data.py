@@ -1,4 +1,4 @@
-"""Ray Data: topics as datasets, and datasets written to topics once, whatever is killed."""
+"""Ray Data: topics as datasets, and datasets written to topics exactly once, under kills."""
 
 import itertools
 import os

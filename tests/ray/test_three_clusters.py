@@ -132,7 +132,7 @@ def test_schemas_come_along(sites: list[Site], topic: str) -> None:
     producer = sites[0].client.create_producer(topic, schema=AvroSchema(Number))
     for number in range(10):
         producer.send(Number(value=number))
-    for site in sites[1:]:  # who has a schema must find one where somebody publishes
+    for site in sites[1:]:  # a consumer with a schema needs one on the topic
         received(site.subscribe(topic, "bytes"), 10)
         reader = site.subscribe(topic, "s", schema=AvroSchema(Number))
         assert [reader.receive(PATIENCE_MS).value().value for _ in range(10)] == [*range(10)]

@@ -1,4 +1,4 @@
-"""What administrators do in a run, over HTTP: every change is repeated until it's answered.
+"""The administrators of a run, over HTTP: every change is repeated until it's answered.
 
 Like the other workloads this one judges nothing. The history gets the beginning and the end of
 every step, and what it means for others: ``seek`` and ``sought`` around what moves or deletes a
@@ -61,7 +61,7 @@ def _request(deed: Deed) -> tuple[str, str, Any]:
 
 
 class AdministratorScript:
-    """Does one deed after the other, at times of its own; the last ones in the calm."""
+    """Makes one change after the other, at times of its own; the last ones in the calm."""
 
     def __init__(self, deeds: list[Deed], last: list[Deed], shared: Shared, rng: Random) -> None:
         self._deeds = deeds + last

@@ -16,13 +16,13 @@ EXCLUSIVE, FAILOVER = 0, 2
 
 
 def redeliveries_are_counted(run: Evidence) -> Iterator[str]:
-    """What a consumer gets once more has a higher redelivery count than before.
+    """A redelivered message has a higher redelivery count than before.
 
-    Not judged in Failover subscriptions: who becomes active again gets again, uncounted, what
-    it held when it was active before. Nor of who was subscribed while the subscription was
-    moved: what is behind the move may come before its consumers are closed. Nor in Exclusive
-    subscriptions once somebody acknowledged in a transaction: for the sake of order an abort
-    brings everything again, what wasn't acknowledged uncounted.
+    There are three exceptions. In Failover subscriptions, a consumer that becomes active again
+    gets its former messages without a new count. Consumers that were subscribed during a move may
+    get messages behind it before they are closed. In Exclusive subscriptions with
+    acknowledgements in transactions, an abort redelivers everything to keep the order, and
+    unacknowledged messages keep their count.
     """
     moves = Moves(run.late_s())
     where: dict[tuple[int, int], str] = {}
@@ -57,8 +57,8 @@ def redeliveries_are_counted(run: Evidence) -> Iterator[str]:
 
 
 def confirmed_parts_hold(run: Evidence) -> Iterator[str]:
-    """Messages of a batch that were acknowledged with a receipt don't come again to who
-    subscribes afterwards, unless a seek moved back.
+    """Messages of a batch that were acknowledged with a receipt aren't redelivered to later
+    consumers, unless a seek moved back.
     """
     sessions: dict[tuple[int, int], tuple[float, tuple[str, str]]] = {}
     parts: dict[tuple[str, str], dict[tuple[int, int], list[tuple[float, int]]]] = {}

@@ -16,7 +16,7 @@ from velaray.journal.store import StoredManifest
 
 @dataclass
 class Attic:
-    """By journal and ledger: how those were listed that aren't any more, and what was in them."""
+    """Deleted ledgers by journal: their entries in the manifest, and their contents."""
 
     infos: dict[str, dict[int, LedgerInfo]] = field(default_factory=dict)
     contents: dict[str, dict[int, bytes]] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class SimDisk(MemoryDisk):
         self.attic = Attic()
         #: So many times more is deleting refused.
         self.refusals = 0
-        #: So many ledgers more can't be deleted by deleters, for as long as they try.
+        #: The number of further ledgers whose deletion fails at every attempt.
         self.to_stick = 0
         self.stubborn: set[tuple[str, int]] = set()
         #: Ledgers of others that lie where deleted ones were, for the end of a run.

@@ -1,4 +1,4 @@
-"""Who takes part in a run, and in what way: made from the seed."""
+"""The clients of a run and their parts, generated from the seed."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _add_subscription(
 
 
 def _asking_again(plan: Consuming, seed: int) -> Consuming:
-    """The same, who asks for redelivery; drawn apart, so that old seeds tell what they told."""
+    """The same plan with redelivery; its own random source, so old seeds give the same runs."""
     rng = Random(f"{seed}/{plan.name}/again")
     return replace(plan, nack=rng.choice([0, 0, 50]), redeliver=rng.choice([0, 0, 20]))
 

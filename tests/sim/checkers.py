@@ -1,6 +1,6 @@
-"""What must hold of every run, judged from its history and from what is stored at the end.
+"""Invariants of every run, judged from its history and from the stored data at the end.
 
-Each checker returns the faults it found, as text. None of them knows how a run was made.
+Each checker returns the faults it found, as text. No checker depends on how a run was generated.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ def whole(topic: str) -> str:
 def acknowledged_messages_are_stored(run: Evidence) -> Iterator[str]:
     """A receipt means: the message is in the log, where the receipt says.
 
-    Of a relaxed partition, what wasn't synced may be missing when the power was lost: then no
-    other message is in its place.
+    A relaxed partition may lack unsynced messages after a power loss: then no other message is in
+    their place.
     """
     losses = run.losses()
     struck = {topic for topic, _ in losses}
@@ -210,11 +210,11 @@ def _subscriptions(history: History) -> set[tuple[str, str]]:
 
 
 def _first_receptions(run: Evidence) -> Iterator[tuple[str, str, str, Place3]]:
-    """Subscription, topic, message and place of what Exclusive and Failover consumers receive
-    for the first time.
+    """Subscription, topic, message and place of messages that Exclusive and Failover consumers
+    receive for the first time.
 
-    Not told of what an administrator may have skipped, nor of what expired: it comes only if the
-    subscription is moved back.
+    Messages that an administrator may have skipped, and expired ones, are left out: they are
+    delivered only if the subscription is moved back.
     """
     skipped, sent = run.horizons("skip", "skip all"), run.sent()
     expired = {
@@ -327,7 +327,7 @@ def confirmed_acks_hold(run: Evidence) -> Iterator[str]:
     confirmed: dict[tuple[str, str, Place], float] = {}
     marks: dict[tuple[str, str], tuple[Place, float]] = {}
     # A batch counts as acknowledged when one consumer has acknowledged all of it since it came,
-    # and subscribed at no time in between: who does forgets what it acknowledged of batches.
+    # without subscribing in between: that discards its partial acknowledgements of batches.
     parts: dict[tuple[str, str, Place], dict[tuple[str, int], set[int]]] = {}
     subscribed: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     sizes = {
@@ -379,7 +379,7 @@ def confirmed_acks_hold(run: Evidence) -> Iterator[str]:
 
 
 def nobody_is_sent_away(run: Evidence) -> Iterator[str]:
-    """A client that does nothing wrong is never told that another one took its place."""
+    """No client is disconnected in favour of another one, unless it did something wrong."""
     for time, _, note in run.history.of("retry", "lost", "ack failed"):
         if note["error"].startswith("ProducerFenced"):
             yield f"{time} s: {note.get('what') or note.get('by')} was told: {note['error']}"

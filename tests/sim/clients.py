@@ -15,7 +15,7 @@ class Script(Protocol):
     """What an application does. Its own attributes outlive the process, as in a database."""
 
     async def run(self, client: Client) -> None:
-        """Begin, or go on after a crash."""
+        """Begin, or continue after a crash."""
 
 
 class ClientProcess:

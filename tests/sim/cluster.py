@@ -1,8 +1,8 @@
 """A cluster of simulated processes over one simulated disk.
 
-Each activation of an actor is a process of its own: its own `SimulatedActorSystem` (clock, links,
-store object), the real body, runtime and journal. A crash stops the process between two
-turns of the loop or at any step of its store; nothing of it runs afterwards.
+Each activation of an actor is a process of its own: its own `SimulatedActorSystem` (clock,
+connections, store object), the real actor, runtime and journal. A crash stops the process between
+two turns of the loop or at any step of its store; nothing of it runs afterwards.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ REPLICATION_SECRET = b"simulated"
 
 
 class Activation(Node):
-    """One process: an actor's, or the front door's."""
+    """One process: an actor's, or the proxy's."""
 
     def __init__(self, name: str, key: ActorKey | None, cluster: SimCluster) -> None:
         super().__init__(name, cluster.site)
@@ -149,7 +149,7 @@ class SimulatedActorSystem(ActorSystem):
 
 
 class StoreHook:
-    """Awaited by a store before each step: latency, and whatever fault is armed."""
+    """Awaited by a store before each step: adds latency, and the fault that is armed."""
 
     def __init__(self, cluster: SimCluster, node: Activation) -> None:
         self._cluster = cluster
@@ -223,12 +223,12 @@ class Site:
 
     @property
     def service_port(self) -> int:
-        """Of its front door."""
+        """The port of its proxy."""
         return SERVICE_PORT + self.number
 
     @property
     def admin_port(self) -> int:
-        """Of its administration."""
+        """The port of its administration."""
         return ADMIN_PORT + self.number
 
 
@@ -379,7 +379,7 @@ class SimCluster:
         self.kill(node)
 
     async def open_proxy(self) -> None:
-        """Start the front door; after a crash, again."""
+        """Start the proxy, also after a crash."""
         if not self.down and (self._proxy is None or self._proxy.dead):
             node = self._proxy = self._process(PROXY, None)
             work = self._start_proxy(SimulatedActorSystem(self, node))
@@ -392,7 +392,7 @@ class SimCluster:
         await serve_admin(actor_system, actor_system.config.host, self.config.admin_port)
 
     async def keep_proxy_open(self) -> None:
-        """What restarts the front door's process."""
+        """Restart the proxy's process after a crash."""
         while True:
             await asyncio.sleep(0.5)
             await self.open_proxy()
@@ -425,7 +425,7 @@ class SimCluster:
         self.disk.power_loss(lambda count: [n for n in range(count) if rng.random() < 0.5])
 
     def shut_down(self, rng: Random, silent: bool) -> None:
-        """The whole cluster crashes, until `start_again`; ``silent``: nobody hears of it."""
+        """Crash the whole cluster until `start_again`; ``silent``: peers get no reset."""
         self.down = True
         if silent:
             for node in self.live():
@@ -452,10 +452,10 @@ class SimCluster:
                     )
 
     def heal(self) -> None:
-        """No faults from now on.
+        """End all faults.
 
-        Clocks that are ahead stay so. Those that are behind are set right: what is to be
-        delivered later would wait for up to an hour for them.
+        Clocks that are ahead stay so. Clocks that are behind are corrected: delayed messages
+        would wait for them for up to an hour.
         """
         self.faulty = False
         self.disk.refusals = self.disk.to_stick = 0
@@ -468,7 +468,7 @@ class SimCluster:
         self.network.heal()
 
     def note_loop_error(self, loop: Any, context: dict[str, Any]) -> None:
-        """What the loop's exception handler is told is a fault of ours."""
+        """Record an error that reached the loop's exception handler as a failure of the run."""
         error = context.get("exception")
         node = current_node()
         if node.dead or (isinstance(error, JournalError) and node is not HARNESS):

@@ -1,7 +1,7 @@
-"""Compaction as an option of a run: a keyed topic, who compacts it, and who reads it compacted.
+"""Compaction as an option of a run: a keyed topic with a compacting administrator and a reader.
 
-All of it is drawn from a seed of its own, so that runs without it stay as they were. In the end
-a reader that begins anew must have exactly the newest value of every key, where the log has it.
+All of it is generated from a seed of its own, so that runs without it stay the same. In the end
+a new reader must have exactly the newest value of every key, at its position in the log.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TOPIC = "public/default/k0"
 PATH = f"/admin/v2/persistent/{TOPIC}"
 HUGE = 1 << 40
 Newest = dict[str, tuple[tuple[int, int, int], str]]
-"""By key, the place of its newest value and the value."""
+"""The place of the newest value and the value, by key."""
 
 
 @dataclass
@@ -79,7 +79,7 @@ async def prepare() -> None:
 
 
 class KeyedProducer(ProducerScript):
-    """As its parent; one message in five is a tombstone, which says what it is in a property."""
+    """A producer for which one message in five is a tombstone; a property has its content."""
 
     async def _publish(
         self, producer: Producer, content: str, key: str | None, deliver_at: int | None
@@ -90,7 +90,7 @@ class KeyedProducer(ProducerScript):
 
 
 class CompactingScript:
-    """An administrator who compacts, again and again."""
+    """An administrator that compacts the topic repeatedly."""
 
     def __init__(self, shared: Shared, rng: Random) -> None:
         self._shared = shared
@@ -110,7 +110,7 @@ class CompactingScript:
 
 
 class CompactedReader:
-    """Reads what is compacted, again and again; in the calm until nothing comes any more."""
+    """Reads the compacted topic repeatedly; in the calm, until the end of the topic."""
 
     def __init__(self, name: str, queue: int, shared: Shared, rng: Random) -> None:
         self.settled: Newest = {}

@@ -36,8 +36,8 @@ class _Entries:
 
 
 def redelivery_counts_outlive_crashes(run: Evidence) -> Iterator[str]:
-    """A client never gets a lower redelivery count than an earlier one, whatever crashes; and no
-    count is higher than the number of deliveries that can have ended.
+    """Crashes never lower a redelivery count at a client. No count is higher than the number of
+    deliveries that can have ended.
 
     How counts grow is judged by `losses_are_counted`.
 

@@ -1,7 +1,7 @@
-"""What must hold of every cursor, by the numbers of the invariants that the reference gives them.
+"""The invariants of every cursor, by the numbers in docs/testing.md.
 
-K1 and K2 (what was confirmed never comes again, and only what wasn't does) are judged from the
-history: `tests.sim.checkers.confirmed_acks_hold`. The others are here.
+K1 and K2 (confirmed messages are never redelivered; all others are) are judged from the history:
+`tests.sim.checkers.confirmed_acks_hold`. The others are here.
 """
 
 from __future__ import annotations

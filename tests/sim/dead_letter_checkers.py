@@ -42,8 +42,8 @@ def dead_letters_are_moved_once(run: Evidence) -> Iterator[str]:
 
 
 def poison_becomes_a_dead_letter(run: Evidence) -> Iterator[str]:
-    """What nobody could process is among the dead letters, unless it was skipped or moved back, or
-    went with its topic when that was deleted: what the topic holds in the end didn't.
+    """Messages that no consumer could process are dead letters. Exceptions: a skip, a move back, or
+    the deletion of the topic. Messages that the topic holds in the end weren't deleted.
     """
     excused = {note["subscription"] for _, _, note in run.history.of("seek")}
     excused |= {

@@ -1,8 +1,8 @@
-"""What becomes of ledgers in the end: the disk itself is asked, and the product's own census.
+"""The deletion of ledgers, checked at the end on the disk and by the product's own ledger audit.
 
-Ledgers that couldn't be deleted for as long as an event is tried are dead letters by then: their
-fault goes, and they are taken up again as an operator would. A forged event, which names a ledger
-of somebody else, deletes nothing.
+Deletions that failed until their last attempt are dead letters. The run removes their fault and
+retries them, as an operator does. A forged event, which names another actor's ledger, deletes
+nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WRONG = (State.ORPHAN, State.MISSING, State.DEAD)
 async def deleted_in_the_end(cluster: SimCluster, within_s: float) -> list[str]:
     """Faults of the stored data when all enqueued deletions should be done."""
     await _forge(cluster)
-    # An event is due by the clock of who announced it, which may be ahead.
+    # An event is due by the clock of the actor that enqueued it, which may be ahead.
     until = cluster.loop.time() + within_s + cluster.fastest_ms / 1000
     while (found := await _left(cluster)) and cluster.loop.time() < until:
         await asyncio.sleep(TURN_S)
@@ -45,7 +45,7 @@ async def deleted_in_the_end(cluster: SimCluster, within_s: float) -> list[str]:
 
 
 async def _left(cluster: SimCluster) -> list[str]:
-    """What is still to be deleted; and the forged event, while nobody has dealt with it."""
+    """Ledgers that still wait for deletion, and the forged event while it is enqueued."""
     audit = await audit_ledgers(cluster.admin) if cluster.disk.planted else None
     waiting = [each.name for each in audit.of(State.PENDING)] if audit else []
     return await strays(cluster) + [
@@ -56,7 +56,7 @@ async def _left(cluster: SimCluster) -> list[str]:
 
 
 async def _mend(cluster: SimCluster) -> None:
-    """Once all that couldn't be deleted are dead letters: the fault is gone, try them again."""
+    """Wait until all failed deletions are dead letters, remove the fault and retry them."""
     stuck = {
         (journal, ledger_id)
         for journal, ledger_id in cluster.disk.stubborn

@@ -1,10 +1,9 @@
-"""What hands do, noted in the history: entries that go out, and what comes back for them.
+"""Notes in the history about deliveries of partitions: entries sent, and the clients' responses.
 
-Of Shared and Key_Shared subscriptions. ``sent``: the hand wrote entries to a consumer's socket.
-``freed``: it heard that they aren't that consumer's any longer, before the brain could hear it.
-``attached`` and ``left``: consumers, with their sticky ranges. ``pending``: somebody acknowledges
-them in a transaction.
-Recorded are the deliveries that the partition sent, not decisions.
+They cover Shared and Key_Shared subscriptions. ``sent``: the partition wrote entries to a
+consumer's socket. ``freed``: it learned that the consumer no longer has them, before the
+dispatcher did. ``attached`` and ``left``: consumers, with their sticky ranges. ``pending``: a
+consumer acknowledges them in a transaction. The notes record what partitions sent, not decisions.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Note = Callable[..., None]
 
 
 def watch_deliveries(replace: Replace, history: History) -> None:
-    """Have every hand note what passes it."""
+    """Make every partition note its deliveries and responses."""
     numbers = itertools.count(1)
 
     def note(channel: Any, kind: str, /, **details: Any) -> None:

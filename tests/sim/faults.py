@@ -122,9 +122,9 @@ def make_faults(seed: int, relaxed: bool = False) -> list[Fault]:
     """The faults of a seed, by time. One run in ten has none.
 
     If partitions are synced on a timer, the power is lost up to three times more. If there are
-    transactions, there are up to seven faults more that hit those who decide and end them; if there
-    are schemas, up to six that hit their registries and partitions. One run in three has up to
-    six that hit those who delete ledgers.
+    transactions, up to seven more faults hit their coordinators and participants. If there are
+    schemas, up to six more hit their registries and partitions. In one run of three, up to six
+    more hit the actors that delete ledgers.
     """
     rng = Random(f"{seed}/faults")
     count = 0 if rng.random() < 0.1 else rng.randint(1, 14)

@@ -1,7 +1,7 @@
-"""The clients of a run of several clusters, and their moves: made from the seed.
+"""The clients of a run of several clusters, and their moves, generated from the seed.
 
-One topic is replicated everywhere. Of the subscription `FOLLOWED` the progress goes along, every
-cluster has one of its `OWN` besides, and producers are where the plan says.
+One topic is replicated to every cluster. The progress of the subscription `FOLLOWED` is replicated
+with it. Every cluster also has a subscription of its `OWN`. The plan places the producers.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ _NAMES = ("a", "b", "c")
 
 @dataclass(frozen=True)
 class GeoPlan:
-    """What happens to whom.
+    """The events of a run of several clusters.
 
     ``scenario``: "steady": the consumers of the subscription stay in the first cluster. "in
-    order": they leave it, and go on at the second one when that has caught up. "loss": the first
-    cluster is lost without warning. "return": it comes back after the storm. "both": there
-    are consumers in both all the time. So many seconds after the switch (``rewind_s``) somebody
-    moves the subscription back to the beginning. An administrator has made it everywhere before
-    there are messages (``made_before``); else whoever needs it first does. ``namesakes``: a
-    cluster's only producer has the same name as another one's, if nobody moves.
-    ``replays``: progress that came comes again before anybody goes on at the second cluster, and
-    after the subscription is moved back. ``snapshots``: clusters tell each other progress as
-    Pulsar does, by snapshots and marks alone.
+    order": they leave it, and continue at the second one when that has caught up. "loss": the
+    first cluster is lost without warning. "return": it is lost, and comes back after the storm.
+    "both": there are consumers in both all the time.
+    ``rewind_s``: so many seconds after the switch the subscription is moved to the beginning.
+    ``made_before``: an administrator creates the subscription in every cluster before there are
+    messages; else its first user creates it.
+    ``namesakes``: a cluster's only producer has the name of another cluster's, if no client moves.
+    ``replays``: received progress is repeated before consumers continue at the second cluster, and
+    after the subscription is moved back.
+    ``snapshots``: clusters exchange progress as Pulsar does, by snapshots and marks alone.
     """
 
     clusters: tuple[str, ...]

@@ -1,8 +1,8 @@
-"""What must hold between clusters: replication (R1 to R3), and going on elsewhere (G1 to G5).
+"""Invariants between clusters: replication (R1 to R3), and continuing elsewhere (G1 to G5).
 
-Judged from the history, from the logs of all clusters as a reader of their disks finds them, and
-from what their subscriptions have in the end. Messages are told apart by their contents, which
-are unique. None of the predicates knows how a run was made, or how clusters replicate.
+The evidence is the history, the logs of all clusters as a reader of their disks finds them, and
+the final state of their subscriptions. The contents of messages are unique and identify them. No
+predicate depends on how a run was generated, or on how clusters replicate.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Glimpse(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """At ``time`` a cluster had confirmed what it had been told of a subscription: so much of what
-    ``origin`` stored first is acknowledged, up to a place and within ranges of a ledger."""
+    """Progress that a cluster had confirmed at ``time``: acknowledged entries of a subscription
+    that ``origin`` stored first, up to a place and within ranges of a ledger."""
 
     time: float
     cluster: str
@@ -89,13 +89,13 @@ class Heard(NamedTuple):
 
 @dataclass(frozen=True)
 class GeoEvidence:
-    """A run that is over. Logs are by cluster and topic partition; what is acknowledged in the
-    end is by cluster, topic partition and subscription, as is what was there before that
-    subscription (``missed``).
+    """The evidence of a finished run. Logs are by cluster and topic partition. The messages that
+    are acknowledged in the end, and those from before the subscription (``missed``), are by
+    cluster, topic partition and subscription.
 
-    ``ways``: from which cluster to which other one everything must have come. ``cut_off``: from
-    which to which only a beginning, as the first one was lost. ``followed``: the subscriptions
-    whose progress goes from one cluster to the others; the rest are each cluster's own.
+    ``ways``: pairs of source and target cluster where everything must have been replicated.
+    ``cut_off``: pairs where only a prefix must have been, as the source was lost. ``followed``: the
+    subscriptions whose progress is replicated; each cluster has its own besides.
     """
 
     history: History
@@ -241,8 +241,8 @@ def _delivered(run: GeoEvidence) -> Iterator[_Delivered]:
 
 
 def replicas_have_the_entries_of_their_source(run: GeoEvidence) -> Iterator[str]:
-    """R1. Every entry that a cluster stored first is in every other one once, with the same
-    messages, but for those that are to stay; of a cluster that was lost, all up to some entry."""
+    """R1. Every other cluster has each entry of its source once, with the same messages, except
+    entries that aren't replicated. It has a prefix of the entries of a lost source."""
     for source, target in (*run.ways, *run.cut_off):
         for topic in run.topics():
             log = run.logs.get((target, topic), ())
@@ -299,8 +299,8 @@ def replication_makes_no_loops(run: GeoEvidence) -> Iterator[str]:
 
 
 def confirmed_messages_are_not_redelivered_elsewhere(run: GeoEvidence) -> Iterator[str]:
-    """G1. What was acknowledged with a receipt before a switch isn't delivered after it; if the
-    new cluster hadn't caught up, only what it didn't know then may be."""
+    """G1. Messages acknowledged with a receipt before a switch aren't delivered after it. If the
+    new cluster hadn't caught up, only messages whose progress it lacked may be."""
     confirmed = list(_confirmed(run))
     delivered = list(_delivered(run))
     for switch in run.switches:
@@ -326,8 +326,8 @@ def confirmed_messages_are_not_redelivered_elsewhere(run: GeoEvidence) -> Iterat
 
 
 def messages_with_known_acknowledgements_are_not_delivered(run: GeoEvidence) -> Iterator[str]:
-    """G1, of every cluster at any time: what it has confirmed to be acknowledged elsewhere doesn't
-    go to who subscribes afterwards, also if it comes later than the news of it."""
+    """G1. At any time, a cluster doesn't deliver messages to later consumers after it confirmed
+    their acknowledgement elsewhere, even if the message arrives after the progress."""
     known: dict[tuple[str, str, str, str], float] = {}
     for each in run.heard:
         for stored in run.logs.get((each.cluster, each.topic), ()):
@@ -411,10 +411,10 @@ def nothing_is_acknowledged_before_an_application_does(run: GeoEvidence) -> Iter
 
 
 def keys_keep_their_order_across_the_switch(run: GeoEvidence) -> Iterator[str]:
-    """G3. Messages of one key and one producer go out of an ordered subscription for the first time
-    in the order of sending, wherever it goes on. Those that different clusters stored first are
-    compared only in the two clusters of a switch that waited until everything was there. Where
-    consumers of several clusters get the same, each of them for itself."""
+    """G3. An ordered subscription first delivers the messages of one key and one producer in the
+    order of sending, also after a switch. Messages that different clusters stored first are
+    compared only in the two clusters of a switch that waited until everything was replicated.
+    Where consumers of several clusters get the same messages, each cluster is judged alone."""
     local = local_messages(run.history)  # which consumers elsewhere never got
     sent = [note for _, _, note in run.history.of("send")]
     keys = {note["content"]: note["key"] for note in sent if note["content"] not in local}
@@ -446,10 +446,10 @@ def keys_keep_their_order_across_the_switch(run: GeoEvidence) -> Iterator[str]:
 
 
 def moves_back_are_not_undone(run: GeoEvidence) -> Iterator[str]:
-    """G5, of a subscription that somebody moves back after the switch: everything comes again, and
-    no progress from elsewhere, late or repeated, takes it for acknowledged.
+    """G5. A subscription that is moved back after the switch redelivers everything. No progress
+    from elsewhere, late or repeated, counts as an acknowledgement.
 
-    Not judged of what an application was just acknowledging, without having been answered.
+    Acknowledgements that were unanswered at the move are exempt.
     """
     for time, _, rewind in run.history.of("rewind"):
         name, cluster, topic = rewind["subscription"], rewind["cluster"], rewind["topic"]
@@ -478,8 +478,8 @@ def moves_back_are_not_undone(run: GeoEvidence) -> Iterator[str]:
 
 
 def repeated_progress_changes_nothing(run: GeoEvidence) -> Iterator[str]:
-    """G5. Progress that was under way at the switch, comes late, again or in another order leaves a
-    subscription as it is."""
+    """G5. Progress that was under way at the switch doesn't change a subscription when it arrives
+    late, again or in another order."""
     for probe in run.probes:
         if probe.before != probe.after:
             differing = sorted(probe.before ^ probe.after)

@@ -24,7 +24,7 @@ class GeoHistory(History):
         self._sites.append(current_node().site)
 
     def view(self, site: str) -> History:
-        """What happened at one site, what the harness did, and what everybody knows."""
+        """Events of one site, of the harness, and those that concern all sites."""
         seen = History(lambda: 0.0)
         seen.events = [
             event

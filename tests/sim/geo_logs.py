@@ -1,4 +1,4 @@
-"""What the disks of several clusters hold: logs with their origins, and who has what of them."""
+"""Contents of the disks of several clusters: logs with their origins, and acknowledgements."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class _OnDisk:
-    """As much of a cluster as its journals are found by."""
+    """The part of a cluster that is needed to find its journals."""
 
     disk: SimDisk
 

@@ -1,7 +1,7 @@
 """Progress that was under way, sent once more: late, repeated, in another order.
 
-Everything that replicators send is remembered. Somebody who passes for the replicator sends it
-again, over the wire, at whatever time the run wants.
+Everything that replicators send is recorded. A client with the replicator's credentials sends it
+again over the wire, at a time that the run chooses.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from velaray.wire.replication import Marker
 EPOCH = 1 << 62
 """Later than any replicator's: it takes the place of a connected one."""
 MOST = 40
-"""So many parts are sent again at most."""
+"""The largest number of parts that are sent again."""
 
 
 @dataclass
 class SentProgress:
-    """By cluster that it comes from, cluster that it goes to and topic partition: all parts; and
-    what of it was confirmed when."""
+    """All parts by source cluster, target cluster and topic partition, and when each part was
+    confirmed."""
 
     parts: dict[tuple[str, str, str], list[bytes]] = field(default_factory=dict)
     heard: list[Heard] = field(default_factory=list)
 
     def to(self, cluster: str) -> list[tuple[str, str, list[bytes]]]:
-        """Source, topic partition and parts of what went to a cluster."""
+        """Source, topic partition and parts of the progress that was sent to a cluster."""
         return [
             (source, topic, parts)
             for (source, target, topic), parts in self.parts.items()
@@ -48,7 +48,7 @@ class SentProgress:
 
 @contextmanager
 def remembered() -> Iterator[SentProgress]:
-    """Remember what is sent meanwhile."""
+    """Record the progress that is sent within the context."""
     sent, original = SentProgress(), Target.send_marker
 
     async def send_marker(self: Target, kind: Marker, payload: bytes, now_ms: int) -> None:

@@ -1,7 +1,7 @@
-"""What clients do where there are several clusters: the same as elsewhere, and producers may move.
+"""The clients of runs of several clusters: the usual ones, and producers that may move.
 
-A script that left one cluster goes on at another one with what it knows, as an application does
-whose service URL changes.
+A script that leaves one cluster continues at another one with its state, like an application whose
+service URL changes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from velaray.wire import pulsar_pb2 as pb
 
 
 class MovingProducer(ProducerScript):
-    """A producer that can be stopped early, with all receipts, and may go on later.
+    """A producer that can be stopped early, with all receipts, and may continue later.
 
-    Some of its messages are for the cluster alone where it is (``local``: of so many one).
+    One message in ``local`` isn't replicated.
     """
 
     local = 0
@@ -27,7 +27,7 @@ class MovingProducer(ProducerScript):
         self._ended = True
 
     def arrive(self) -> None:
-        """Go on, at whatever cluster it is run next."""
+        """Continue, at the cluster of the next run."""
         self._ended = False
 
     async def _publish(

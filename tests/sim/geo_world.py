@@ -51,7 +51,7 @@ from velaray.geo.replication.replicator_settings import Remote
 from velaray.wire.replication import REPLICATED_SUBSCRIPTION
 
 CALM_S = 240.0
-"""In so many virtual seconds without faults everything must have gone everywhere."""
+"""The virtual seconds without faults within which everything must be replicated."""
 LATENCY_S = 0.002
 _AUDITS = 5
 _NAMESPACE = "public/default"
@@ -65,7 +65,7 @@ OF_ONE_CLUSTER = (
     nobody_is_sent_away,
     delayed_messages_are_not_early,
 )
-"""What must hold in each cluster, whatever the others do."""
+"""Invariants of each cluster by itself."""
 
 
 _RULES = {
@@ -105,7 +105,7 @@ class GeoWorld:
         plan: GeoPlan,
         sent: SentProgress,
     ) -> None:
-        """``sent`` is what replicators told each other so far."""
+        """``sent`` is the progress that replicators have sent so far."""
         network = Network(loop, Random(f"{seed}/geo/network"), LATENCY_S)
         self.clusters = {
             name: SimCluster(
@@ -180,8 +180,8 @@ class GeoWorld:
         )
 
     def _never_had(self) -> dict[tuple[str, str, str], frozenset[str]]:
-        """What was there before a subscription. By snapshots alone nobody else hears of that: marks
-        take along what was there before it in any cluster."""
+        """Messages from before a subscription. Snapshots don't replicate them: a mark includes
+        the messages from before the subscription in any cluster."""
         found = dict(self._missed)
         for (_, topic, name), missed in self._missed.items():
             if self._plan.snapshots and name == FOLLOWED:
@@ -271,7 +271,7 @@ class GeoWorld:
                 self._return(name)
             cluster.heal()
             cluster.start_again()
-        # Whoever leaves the first cluster leaves it as it is, with what it kept.
+        # Clients that leave the first cluster keep their state and change nothing there.
         for name, home in self._homes.items():
             home.shared.draining.set()
             if name != first or not self._plan.moves:
@@ -315,7 +315,7 @@ class GeoWorld:
         tasks = list(tasks)
         if not tasks:
             return
-        # Whoever looks at the deadline himself can say what is the matter.
+        # The limit is after the deadline: a step that checks the deadline itself reports the cause.
         left = max(self._deadline - self._loop.time(), 0.1) + 5.0
         timeout = None if self._deadline == float("inf") else left
         done, pending = await asyncio.wait(tasks, timeout=timeout)
@@ -333,7 +333,7 @@ class GeoWorld:
                 raise StuckRun(f"{_RULES[what.__name__]}: {left[:4]}")
             await asyncio.sleep(1.0)
 
-    # -- who moves -------------------------------------------------------------------
+    # -- moving clients --------------------------------------------------------------
 
     async def _move(self) -> None:
         await asyncio.sleep(self._plan.switch_at)
@@ -392,7 +392,7 @@ class GeoWorld:
         cluster.shut_down(self._rng, silent=self._rng.random() < 0.5)
 
     async def _arrive(self, left: float, known: dict[str, frozenset[str]] | None) -> None:
-        """Consumers and producers of the first cluster go on at the second one."""
+        """Consumers and producers of the first cluster continue at the second one."""
         source, target = self._plan.clusters[:2]
         began = self._history.now()
         self._history.add("arrive", cluster=target)
@@ -435,7 +435,7 @@ class GeoWorld:
             self._history.add("sought", subscription=FOLLOWED, reset=True)
 
     def _return(self, name: str) -> None:
-        """A lost cluster comes back, and those clients who were lost with it and never move."""
+        """Start a lost cluster again, with the clients that were lost with it and never move."""
         self.clusters[name].lost = False
         if self._plan.loses and name == self._plan.clusters[0]:
             self._processes[name] = _Processes(own=self._begin(name, self._homes[name].own))
@@ -492,17 +492,17 @@ class GeoWorld:
                 for subscription in (FOLLOWED, OWN):
                     has = each.acked.get((topic, subscription), frozenset())
                     left = contents - has
-                    if subscription == FOLLOWED:  # whoever might acknowledge it may never get it
+                    if subscription == FOLLOWED:  # its consumers may never get it
                         left &= {text for home in homes for text in _messages(home, topic)}
                         if self._plan.snapshots and name not in self._plan.homes:
-                            continue  # the last mark comes with the next message
+                            continue  # the next message brings the last mark
                     if left:
                         few = sorted(left)[:3]
                         found.append(f"{subscription} in {name} has {few} of {topic} left")
         return found
 
     async def _behind(self, names: list[str]) -> list[str]:
-        """What the second cluster must get to know before the consumers of the first go on."""
+        """Data and progress that the second cluster needs before the consumers switch to it."""
         found = await self._lacking(names)
         if self._plan.snapshots:
             return found

@@ -22,7 +22,7 @@ _STICKY = KeySharedMode.Sticky
 
 
 class IntruderScript:
-    """Tries to get hashes that others have; if nobody has them, it gives them back soon."""
+    """Requests hashes that other consumers have; releases them soon if they were free."""
 
     def __init__(self, policy: ConsumerKeySharedPolicy, shared: Shared, rng: Random) -> None:
         self._policy = policy
@@ -90,7 +90,7 @@ def add_key_shared(cast: Cast, shared: Shared, rng: Random) -> None:
             unsubscribe=0,
             cumulative=False,
             keys=keys,
-            away=away if number else 0,  # what nobody is subscribed to isn't kept
+            away=away if number else 0,  # without a subscription nothing is kept
         )
         cast.consumers[part.name] = ConsumerScript(part, shared, Random(rng.random()))
     sticky = policies[0].key_shared_mode == _STICKY

@@ -1,4 +1,4 @@
-"""What must hold of consumers that share, by what passed the hands; see `tests.sim.deliveries`."""
+"""Invariants of consumers that share, by the deliveries of partitions: `tests.sim.deliveries`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEY_SHARED = 3
 
 
 VOID_S = 6.0
-"""So long something that was granted may be on its way to the hand."""
+"""The time within which a granted entry reaches the partition."""
 
 
 class Held:
@@ -44,10 +44,10 @@ class Held:
             self.entries[offset] = (consumer, hashed, open_)
 
     def freed(self, time: float, note: dict[str, Any]) -> None:
-        """Something came back for it.
+        """The consumer no longer has these entries.
 
-        Who asks for everything again asks for what was granted and not yet sent, too; and what
-        is acknowledged or skipped may have been granted before.
+        A request to redeliver everything includes entries that were granted and not yet sent.
+        Acknowledged or skipped entries may have been granted before.
         """
         by, ranges = note["by"], note["ranges"]
         if ranges is None:
@@ -100,9 +100,9 @@ def keys_are_at_one_consumer(run: Evidence) -> Iterator[str]:
 
 
 def keys_go_out_in_order(run: Evidence) -> Iterator[str]:
-    """Entries of a key go out for the first time in the order of the log.
+    """Entries of a key are first sent in the order of the log.
 
-    What was pending in a transaction went out before, perhaps by a former activation.
+    An entry that is pending in a transaction was sent before, perhaps by a former activation.
     """
     highest: dict[tuple[int, int], int] = {}
     seen: dict[int, set[int]] = defaultdict(set)

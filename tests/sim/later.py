@@ -13,9 +13,9 @@ IN_ORDER = (0, 2)
 
 
 def delayed_messages_are_not_early(run: Evidence) -> Iterator[str]:
-    """Nobody who shares gets a message before its time. (That it comes is judged with all others.)
+    """Shared consumers get no delayed message early. (Its delivery is judged with all others.)
 
-    Not judged if a clock was set: who set it forward made messages due.
+    Runs in which a clock was set are exempt: setting it forward makes messages due.
     """
     if any("clock jump" in note["fault"] for _, _, note in run.history.of("fault")):
         return

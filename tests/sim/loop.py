@@ -7,7 +7,7 @@ Every callback runs in a context that names its process (`Node`). A process that
 runs nothing any more, not even its ``finally`` blocks, as after SIGKILL; one that is paused
 runs later, in order, as after SIGSTOP and SIGCONT.
 
-Objects whose place in a set depended on their address (tasks, futures, sessions, links) get
+Objects whose place in a set depended on their address (tasks, futures, sessions, connections) get
 hashes from a counter, so that a seed gives one history in every process.
 """
 
@@ -257,7 +257,7 @@ class SimLoop(asyncio.BaseEventLoop):
             self.run_until_complete(self._unwound(pending))
         for task in self.tasks:
             if task.done() and not task.cancelled():
-                task.exception()  # whoever wanted to know has looked
+                task.exception()  # marks the exception as retrieved
         self.tasks.clear()
         self.close()
 

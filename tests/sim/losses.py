@@ -1,4 +1,4 @@
-"""What a loss of power may take from a relaxed partition, by what the disk itself says."""
+"""Entries that a relaxed partition may lose at a power loss, according to the disk."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from velaray.journal.errors import CorruptJournal
 
 
 def synced_entries(durable: bytes) -> int:
-    """How many entries the synced bytes of a ledger hold from its start on."""
+    """The number of entries in the synced bytes of a ledger."""
     try:
         header = frames.decode_ledger_header("synced", durable)
     except CorruptJournal:

@@ -115,7 +115,7 @@ class _Watch:
 
 
 def watch_losses(replace: Replace, history: History) -> None:
-    """Have every dispatcher note the consumers that it loses."""
+    """Make every dispatcher note the consumers that it loses."""
     watch = _Watch(history)
     _watch_counts(replace, watch)
     detach, cut_off, dispatch, stood = (

@@ -1,4 +1,4 @@
-"""Faults that hit a transaction's end at a certain moment, which no step of a store tells.
+"""Faults that hit a transaction's end at a certain moment, between the steps of stores.
 
 An ambush waits for a process of its kind to reach its moment for the nth time. Then that process
 crashes, is taken for dead, pauses, or its answer to the client is lost.
@@ -75,7 +75,7 @@ async def _spring(cluster: Any, node: Any, ambush: Ambush, lose: Any) -> None:
 
 
 def watch_moments(replace: Replace) -> None:
-    """Have whoever takes part in the end of a transaction say where it is."""
+    """Make coordinators and participants report the moments of a transaction's end."""
     _watch_coordinators(replace)
     _watch_participants(replace)
 
@@ -133,7 +133,7 @@ def _watch_participants(replace: Replace) -> None:
         await reach("verdict came")
         await end_acks(self, request)
         await reach("verdict applied")
-        return False  # has the actor confirm that it is the newest, whatever was written
+        return False  # the actor then always confirms that it is the newest
 
     replace(TransactionAdmission, "_ask", asked)
     replace(TransactionEnds, "end_transaction", ended)

@@ -1,4 +1,4 @@
-"""What must hold when a subscription is moved back to its beginning, whoever does it.
+"""Invariants of moves of a subscription to its beginning, by a client or an administrator.
 
 Checkers as in `tests.sim.checkers`.
 """
@@ -21,7 +21,7 @@ Entry = tuple[str, int, int]
 
 
 _CLOSED_S = 5.0
-"""In which a consumer has noticed that it was closed; links may be slow."""
+"""The time within which a consumer notices that it was closed; connections may be slow."""
 
 
 @dataclass
@@ -38,8 +38,8 @@ class _Move:
 
 @dataclass(frozen=True)
 class _Ack:
-    """An acknowledgement: whose it is, when it began and when it was confirmed, and whether it is
-    of something that came after the move."""
+    """An acknowledgement: its consumer, when it began and when it was confirmed, and whether its
+    message was delivered after the move."""
 
     by: str
     index: int
@@ -49,9 +49,9 @@ class _Ack:
 
 
 def _last_moves(run: Evidence) -> dict[str, _Move]:
-    """By subscription; of those that nobody may have skipped anything of."""
+    """The last moves by subscription, of subscriptions that skipped no messages."""
     moves: dict[str, _Move] = {}
-    # An answer doesn't say of which move it is: what overlaps isn't told apart.
+    # An answer doesn't name its move: overlapping moves can't be distinguished.
     known = Moves(run.late_s())
     events = run.history.events
     for at, (time, kind, note) in enumerate(events):
@@ -130,10 +130,10 @@ class _Subscription:
         return any(at <= came for at in after)
 
     def acknowledged_before(self, limit: float) -> Iterator[str]:
-        """The messages whose acknowledgements were confirmed before, in entries of which no
-        acknowledgement may have been on its way at the move."""
-        # Who asks for a receipt sends whatever isn't confirmed by then, and all of it again
-        # until that is.
+        """The messages whose acknowledgements were confirmed before, in entries without an
+        acknowledgement that may have been under way at the move."""
+        # A request for a receipt sends all unconfirmed acknowledgements, and repeats them until
+        # they are confirmed.
         late = [ack for ack in self._asked if not ack.fresh and ack.confirmed >= limit]
         for entry, acks in self.acks.items():
             if all(ack.fresh or _settled(ack, limit, late) for ack in acks):
@@ -153,11 +153,11 @@ def _entry(note: dict[str, Any]) -> Entry:
 
 
 def moves_back_redeliver_acknowledged_messages(run: Evidence) -> Iterator[str]:
-    """After the last move of a subscription of any type, if a consumer or an administrator moved
-    it to the beginning, everything comes again whose acknowledgement was confirmed before, in
-    batches acknowledged as a whole or in part.
+    """A last move to the beginning redelivers every message that was acknowledged with
+    confirmation before it. This holds for subscriptions of any type, moves by consumers and
+    administrators, and batches that were acknowledged as a whole or in part.
 
-    What was acknowledged meanwhile may have been acknowledged after the move.
+    Acknowledgements during the move may count after it.
     """
     for name, move in sorted(_last_moves(run).items()):
         if not (move.back and move.alone) or move.ended > move.began + 1:

@@ -1,16 +1,16 @@
 """Sockets between simulated processes: streams with latency, cuts, partitions, back-pressure.
 
-A connection keeps its bytes in order, as TCP does, and splits them anywhere. What TCP makes
-of a bad network is what happens here: bytes are late (delay, partition), or the connection
-breaks, in one of two ways.
+A connection keeps its bytes in order, as TCP does, and splits them anywhere. Faults are those that
+TCP shows of a bad network: bytes are late (delay, partition), or the connection breaks, in one of
+two ways.
 
-* `Network.cut`: what is under way is lost, both ends hear of it.
-* `Network.sever`: one end hears of it at once and connects again; what it had written arrives
-  later all the same, after what it sends over its new connection.
+* `Network.cut`: bytes under way are lost, and both ends get an error.
+* `Network.sever`: one end gets an error at once and reconnects. The bytes that it had written
+  arrive later all the same, after those that it sends over its new connection.
 
-Thus messages are lost, duplicated and reordered as a stream network can do it: the unit is a
-request, which its sender repeats over a new connection. Within one connection nothing is
-duplicated or reordered.
+Thus messages are lost, duplicated and reordered as over a stream network: the unit is a request,
+which its sender repeats over a new connection. Within one connection nothing is duplicated or
+reordered.
 
 Bytes that a process wrote before it died may still arrive, as a kernel would send them.
 """
@@ -91,7 +91,7 @@ class SimTransport(asyncio.Transport):
         return self._closing
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """When the protocol is told to pause, and to resume."""
+        """The sizes at which the protocol pauses and resumes writing."""
         self._high = 65_536 if high is None else high
         self._low = self._high // 4 if low is None else low
 
@@ -183,7 +183,7 @@ class SimTransport(asyncio.Transport):
         self._schedule()
 
     def _schedule(self) -> None:
-        """Have the next piece arrive when it is due, in the receiver's process."""
+        """Schedule the arrival of the next piece in the receiver's process."""
         peer = self.peer
         if self._scheduled or not self._under_way or peer.lost:
             return
@@ -269,20 +269,20 @@ class Network:
     # -- faults ----------------------------------------------------------------------
 
     def block(self, one: Node, other: Node | None, seconds: float) -> None:
-        """Let nothing through between two processes (or one and all) for a while."""
+        """Block traffic between two processes (or one and all others) for a while."""
         pair = (one.name, other.name if other is not None else "*")
         self._blocked[pair] = self.loop.time() + seconds
 
     def slow_down(self, latency_s: float, seconds: float) -> None:
-        """Let everything take up to ``latency_s`` for a while."""
+        """Delay all traffic by up to ``latency_s`` for a while."""
         self._slow = (self.loop.time() + seconds, latency_s)
 
     def separate(self, one: str, other: str, seconds: float) -> None:
-        """Let nothing through from one site to another for a while; the way back is another."""
+        """Block traffic from one site to another for a while, in this direction only."""
         self._separated[one, other] = self.loop.time() + seconds
 
     def slow_way(self, one: str, other: str, latency_s: float, seconds: float) -> None:
-        """Let everything from one site to another take up to ``latency_s`` for a while."""
+        """Delay traffic from one site to another by up to ``latency_s`` for a while."""
         self._slow_ways[one, other] = (self.loop.time() + seconds, latency_s)
 
     def heal(self) -> None:
@@ -293,7 +293,7 @@ class Network:
         self._slow_ways.clear()
 
     def cut(self, end: SimTransport) -> None:
-        """Break a connection: what is under way is lost, both ends hear of it."""
+        """Break a connection: bytes under way are lost, and both ends get an error."""
         for side in (end, end.peer):
             side._drop()
             side._break_later()
@@ -301,22 +301,21 @@ class Network:
     def sever(self, end: SimTransport, seconds: float) -> None:
         """Break a connection for one end at once, for the other one later.
 
-        What this end wrote and the other one hasn't got arrives after ``seconds``, in order,
-        and only then the other end hears of the break; what the other one sends is lost. As
-        when something on the way resets the connection while segments linger in the network.
-        So what this end sends again over a new connection is there twice, and the old copy
-        comes after the new one.
+        The bytes that this end wrote and the other one hasn't got arrive after ``seconds``, in
+        order. Only then the other end gets an error; the bytes that it sends are lost. This is
+        a connection that a device resets while segments linger in the network. A request that
+        this end repeats over a new connection arrives twice, the old copy after the new one.
         """
         end.peer._drop()
         end._sever(self.loop.time() + seconds)
 
     def busy_ends(self) -> list[SimTransport]:
-        """Ends that wait for the other end to take something; all ends if there are none."""
+        """Ends whose bytes wait for the other end; all ends if there are none."""
         ends = list(self.ends.values())
         return [end for end in ends if end._size] or ends
 
     def kill(self, node: Node, reset: bool) -> None:
-        """The process is gone: nobody listens, its sockets close (or are reset)."""
+        """The process is gone: its ports are closed, and its sockets close (or are reset)."""
         for port, server in list(self.servers.items()):
             if server.node is node:
                 del self.servers[port]
@@ -334,7 +333,7 @@ class Network:
                 end._schedule()
 
     def vanish(self, node: Node) -> None:
-        """The process is gone, and its machine: nobody hears of it."""
+        """The process and its machine are gone: peers get no error."""
         for end in list(self.ends.values()):
             if end.node is node:
                 end.lost = True
@@ -342,7 +341,7 @@ class Network:
                 del self.ends[end.number]
 
     def blocked_until(self, one: Node, other: Node) -> float:
-        """When bytes get through again from one process to another; past if they do."""
+        """The time at which traffic from one process to another resumes; past if it flows."""
         separated = self._separated.get((one.site, other.site), 0.0)
         if not self._blocked:
             return separated
@@ -351,7 +350,7 @@ class Network:
         return max(separated, *(self._blocked.get(pair, 0.0) for pair in pairs))
 
     def incoming_migration(self, sender: Node, receiver: Node) -> float:
-        """When what is sent now arrives, if nothing is in the way."""
+        """The arrival time of bytes that are sent now, if no fault delays them."""
         until, slow = self._slow
         longest = slow if self.loop.time() < until else self._latency
         until, slow = self._slow_ways.get((sender.site, receiver.site), (0.0, 0.0))

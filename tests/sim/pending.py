@@ -50,7 +50,7 @@ def _before(log: Log, event: Any) -> Messages:
 
 
 def _step(seen: Seen, event: Any, log: Log) -> Seen:
-    """What an event makes of it. Raises `Conflict` if it should have been refused."""
+    """The state after an event. Raises `Conflict` if the event should have been refused."""
     match event:
         case CursorCreated(start_offset=start) | CursorReset(next_offset=start):
             return Seen(log.before(start, None), {}, {})
@@ -72,13 +72,13 @@ def _step(seen: Seen, event: Any, log: Log) -> Seen:
         case AckedBeforeInTransaction():
             return model.hold_before(seen, _name(event), _before(log, event))
         case TransactionAcksEnded():
-            # What a commit acknowledges is told by the events before.
+            # The events before it say what a commit acknowledges.
             return model.end(seen, _name(event), commit=False)
     return seen
 
 
 def holders_are_one(events: Sequence[Message], sizes: tuple[int, ...]) -> Iterator[str]:
-    """What is wrong with who holds what, in a journal's order; ``sizes``: those of batches."""
+    """Violations of single ownership of pending messages; ``sizes``: those of batches."""
     if not _is_of_transactions(events):
         return
     machine = SubscriptionMachine()

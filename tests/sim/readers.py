@@ -13,7 +13,7 @@ from velaray.client.reader import Reader
 
 
 class ReaderScript:
-    """Reads all there is, again and again from the beginning, the last time to the end."""
+    """Reads the topic from its beginning, repeatedly; the last time to its end."""
 
     def __init__(self, name: str, topic: str, queue: int, shared: Shared, rng: Random) -> None:
         self.life = 0

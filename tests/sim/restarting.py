@@ -2,7 +2,7 @@
 
 They have no name of their own. As long as one has no receipt, it restarts its sequence ids at each
 reconnect from the last one that the server reports, and keeps what it has sent under the old ids.
-Of a batch it sends the first id only. The script closes each producer after a few messages and
+It sends only the first id of a batch. The script closes each producer after a few messages and
 begins a new one, so that many lose their partition before the first receipt.
 """
 
@@ -22,9 +22,9 @@ from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import entry_header
 
 MOST = 8
-"""So many messages a producer sends at most."""
+"""The most messages that a producer sends."""
 RUN_S = 24.0
-"""So long all of them take, about."""
+"""The approximate duration of all of them."""
 
 
 class RestartingProducer(PartitionProducer):

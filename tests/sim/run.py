@@ -84,7 +84,7 @@ MOVES = ("skip_to", "reset", "expire")
 ACKNOWLEDGEMENTS = ("pass_over", "take_progress", "ack_in_transaction", "end_transaction")
 """Requests after which dispatch follows the cursor only when the decision is durable."""
 CALM_S = 240.0
-"""In so many virtual seconds without faults everything must be drained."""
+"""The virtual seconds without faults within which everything must be drained."""
 
 BROKEN = (
     *(Deadlock, OutOfSteps, Unreachable, RemoteError, JournalError),
@@ -264,7 +264,7 @@ class World:
         self._schemas: SchemaEvidence | None = None
 
     def problems(self) -> list[str]:
-        """What was wrong with the run."""
+        """The faults that the run found."""
         found = self.cluster.failures + self._problems
         if self._stage != "over":
             found.append(f"the run got stuck while {self._stage}")
@@ -352,7 +352,7 @@ class World:
         return cast
 
     async def _make_topics(self, partitions: Mapping[str, int]) -> None:
-        """Those that have partitions; the others are made by who uses them."""
+        """Create the partitioned topics; clients create the others."""
         for topic, count in partitions.items():
             if count:
                 path = f"{PREFIX}/persistent/{topic}/partitions"
@@ -374,7 +374,7 @@ class World:
         for name, value in () if plan is None else plan.policies():
             held = name == "backlogQuota" and value["destination_storage"]["policy"] != EVICTION
             if held and "a0" in cast.administrators:
-                continue  # who makes a subscription that nobody reads stops the producers
+                continue  # a subscription without a consumer would stop the producers
             path = f"{PREFIX}/namespaces/public/default/policies/{name}"
             status, answer = await ask(ADMIN_PORT, "PUT", path, value)
             assert status == 204, answer
@@ -457,7 +457,7 @@ class World:
             *(
                 found["backlog"]
                 for name, found in stats["subscriptions"].items()
-                if found["durable"] and not name.startswith("x")  # an administrator's, nobody's
+                if found["durable"] and not name.startswith("x")  # an administrator's
             ),
         ]
 
@@ -478,7 +478,7 @@ class World:
         return await self._settled()
 
     async def _settled(self) -> bool:
-        """Whether who reads compacted has exactly the newest value of every key."""
+        """Whether the compacted reader has exactly the newest value of every key."""
         if self._compacting is None:
             return True
         (key,) = [key for key in await self._partitions() if key.topic == "k0"]
@@ -488,7 +488,7 @@ class World:
         return await find_excuses(self.cluster.disk, keys)
 
     def _check_active(self, where: str, found: dict[str, Any], partition: int) -> None:
-        """Of Failover consumers the one is active that Pulsar's rule says."""
+        """Pulsar's rule decides which Failover consumer is active."""
         consumers = sorted(found["consumers"], key=lambda known: known["name"])
         names = {known["name"] for known in consumers}
         # A client that vanished and came back is there twice for a while. One that is gone may
@@ -519,7 +519,7 @@ class World:
         for name in sorted(await expected_journals(cluster)):
             await cluster.admin.reach(ActorKey.parse(name))
         await asyncio.sleep(5.0)  # what is left to do after recovery is done by then
-        await cluster.open_proxy()  # through which deleters come to their topics
+        await cluster.open_proxy()  # garbage collectors reach their topics through it
         await cluster.admin.reach(ActorKey.of_garbage_collector(0))
         self._problems += await audit(cluster) + await deleted_in_the_end(cluster, CALM_S)
         for key in await self._partitions():

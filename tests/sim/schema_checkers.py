@@ -29,7 +29,7 @@ _IDENTITIES = [identity(info) for info in SCHEMAS]
 
 @dataclass
 class SchemaEvidence:
-    """Of each topic: the events of its registry, and (version, content) of what is retained."""
+    """The events of each topic's registry, and (version, content) of its retained messages."""
 
     history: History
     registries: dict[str, list[Any]] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class SchemaEvidence:
 
 
 async def collect(disk: SimDisk, expected: set[str], history: History) -> SchemaEvidence:
-    """From the journals of these actors, as far as they are stored."""
+    """Collect the evidence from those journals of these actors that are stored."""
     found, store = SchemaEvidence(history), HistoryStore(disk)
     for name in sorted(expected & set(await store.list_journals())):
         key = ActorKey.parse(name)
@@ -81,7 +81,7 @@ def versions_are_dense_and_live_ones_differ(run: SchemaEvidence) -> Iterator[str
 
 
 def a_schema_has_the_version_that_was_answered(run: SchemaEvidence) -> Iterator[str]:
-    """S2: with S1, that all who register one schema at once are told one version."""
+    """S2. With S1: concurrent registrations of one schema get one version."""
     events = run.registries.get(TOPIC, [])
     for time, _, note in run.history.of("schema registered"):
         version, schema = note["version"], note["schema"]
@@ -129,7 +129,7 @@ def consumers_write_nothing_where_a_topic_is_active(run: SchemaEvidence) -> Iter
 
 
 def deleted_schemas_do_not_count_as_live(run: SchemaEvidence) -> Iterator[str]:
-    """Who begins to register after a deletion was answered gets a newer version."""
+    """A registration that begins after a deletion was answered gets a newer version."""
     deletions = [(time, note["version"]) for time, _, note in run.history.of("schema deleted")]
     for time, _, note in run.history.of("schema registered"):
         newest = max((number for at, number in deletions if at < note["begun"]), default=-1)

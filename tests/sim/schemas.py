@@ -31,7 +31,7 @@ CONSUMERS = "of a consumer"
 """What consumers call their schemas."""
 _STRATEGIES = ("FULL", "FULL", "ALWAYS_COMPATIBLE", "BACKWARD_TRANSITIVE", "FORWARD")
 _FAILED = (OSError, TimeoutError, AssertionError)
-"""The connection broke, or nobody answers."""
+"""The connection broke, or there is no answer."""
 
 
 def has_schemas(seed: int) -> bool:
@@ -40,7 +40,7 @@ def has_schemas(seed: int) -> bool:
 
 
 def make_schema_cast(seed: int, shared: Shared) -> dict[str, Script]:
-    """Who does it, by name; most seeds have nobody."""
+    """The clients that use schemas, by name; most seeds have none."""
     if not has_schemas(seed):
         return {}
     rng = Random(f"{seed}/schemas")

@@ -160,7 +160,7 @@ def watch_journals(replace: Replace, history: History) -> None:
         runtime = node.actor.runtime if node.actor is not None else None
         # A command that is tried on a full disk changes the live state when it is durable.
         tried = runtime is not None and runtime._deferred
-        # What is more than one frame's worth is in the live state already.
+        # Events beyond one frame are in the live state already.
         ahead = runtime is not None and (runtime._queued or runtime._staged)
         await check_frame(shadow.staged)
         verdicts = _verdicts(node, shadow.staged)

@@ -1,7 +1,7 @@
-"""What must hold of administrators' deeds: what was answered stays true, across any crash.
+"""Invariants of administrators' changes: answered changes persist across any crash.
 
-A deed that some attempt left in doubt says nothing, nor does one during which, or before which,
-a connection broke so that a request may be carried out once more (`Evidence.late_s`).
+A change with a doubtful attempt isn't judged. Neither is one during or after a broken connection
+whose request may be carried out once more (`Evidence.late_s`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DOMAIN = "persistent://"
 
 
 class _Known:
-    """What an administrator knows for sure: values by name, None where there is nothing."""
+    """Facts that answers have confirmed: values by name, None where there is nothing."""
 
     def __init__(self, late_s: float) -> None:
         self._late_s = late_s
@@ -28,8 +28,8 @@ class _Known:
         self._surpassed: set[Any] = set()
 
     def begins(self, name: Any, time: float) -> None:
-        """Somebody changes ``name``: nothing is known meanwhile, nor afterwards if the change
-        before may be carried out once more behind it."""
+        """A change of ``name`` begins: its value is unknown until the end, and afterwards too if
+        the change before may be carried out once more behind it."""
         self._since[name] = math.inf
         if time < self._over.get(name, -math.inf) + self._late_s:
             self._surpassed.add(name)
@@ -115,7 +115,7 @@ def nothing_is_stored_after_termination(run: Evidence) -> Iterator[str]:
 
 
 def terminations_last(run: Evidence) -> Iterator[str]:
-    """A terminated topic says so in the end."""
+    """In the end, a terminated topic reports its termination."""
     terminated = {note["topic"]: note["terminated"] for _, _, note in run.history.of("log")}
     for time, ends in _terminations(run):
         for name in ends:
@@ -136,7 +136,7 @@ def _terminations(run: Evidence) -> Iterator[tuple[float, dict[str, Any]]]:
 
 
 def patterns_find_every_topic(run: Evidence) -> Iterator[str]:
-    """Who subscribes to a pattern is subscribed to every topic that matches, in the end."""
+    """In the end, a pattern consumer is subscribed to every matching topic."""
     subscribed = {
         (note["subscription"], note["topic"]) for _, _, note in run.history.of("subscribe")
     }

@@ -1,4 +1,4 @@
-"""What the disk holds at the end of a run, and whether it fits the live actors."""
+"""The contents of the disk at the end of a run, compared with the live actors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _Fold:
         self.evolve(decode(record.event))
 
     def evolve(self, event: Message) -> None:
-        """One event further."""
+        """Apply one event."""
         before = getattr(self.state, "cursor", None)
         mark = before.acked_before if before is not None else 0
         self.machine.evolve(self.state, event)
@@ -109,7 +109,7 @@ class _HasDisk(Protocol):
 
 
 async def expected_journals(cluster: _HasDisk) -> set[str]:
-    """Those of the actors that there are, by the catalog and by their partitions."""
+    """The journals of existing actors, by the catalog and by their partitions."""
     store = MemoryStore(cluster.disk)
     catalog = await state_of(store, ActorKey.catalog())
     expected = {ActorKey.catalog().text()}
@@ -135,7 +135,7 @@ async def expected_journals(cluster: _HasDisk) -> set[str]:
 
 
 async def compacted_journals(cluster: SimCluster) -> set[str]:
-    """Those of the compacted views that partitions have."""
+    """The journals of the partitions' compacted views."""
     store, found = MemoryStore(cluster.disk), set()
     stored = set(await store.list_journals())
     for name in (await expected_journals(cluster)) & stored:
@@ -148,7 +148,7 @@ async def compacted_journals(cluster: SimCluster) -> set[str]:
 
 
 async def state_of(store: MemoryStore, key: ActorKey) -> Any:
-    """As recovery finds it: from the last checkpoint, and what came after it."""
+    """The state as recovery finds it: from the last checkpoint and the events after it."""
     machine = MACHINES[key.kind]()
     ledgers = (await load_manifest(store, key.text())).ledgers
     if not ledgers:

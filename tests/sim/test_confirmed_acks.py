@@ -61,7 +61,7 @@ def test_a_whole_batch_that_comes_again_is_told(confirmed):
 
 @pytest.mark.parametrize("again", [False, True], ids=["as it came before", "as it came again"])
 def test_halves_acknowledged_before_and_after_subscribing_again_are_no_whole(again):
-    """Who subscribes again has forgotten the first half: nothing was sent of this batch."""
+    """A new subscription discards the first half: no acknowledgement of this batch was sent."""
     story = Story()
     story.subscribe()
     story.deliver()

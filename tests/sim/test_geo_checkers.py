@@ -84,7 +84,7 @@ class Told:
 
 
 def evidence(told: Told | None = None, **other: Any) -> GeoEvidence:
-    """Two clusters with each other's messages, and whatever is said."""
+    """Evidence of two clusters with each other's messages, and the given fields."""
     return GeoEvidence(
         **{
             "history": (told or Told()).history,

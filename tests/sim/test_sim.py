@@ -23,11 +23,11 @@ from tools.layers import LAYERS
 
 ROOT = Path(__file__).resolve().parents[2]
 REGISTRY = tomllib.loads((Path(__file__).parent / "seeds.toml").read_text(encoding="utf-8"))
-# Fresh seeds begin somewhere from here on, elsewhere for every state of the code: a run of the
-# tests can be repeated, and each change gets seeds that nobody has seen.
+# Fresh seeds are above this number and depend on the state of the code: a test run can be repeated,
+# and each change gets new seeds.
 FRESH = 1_000_000
 
-# Of every kind one that few seeds find; `python -m tests.sim --mutants` finds all of them.
+# One mutant of each kind that few seeds find; `python -m tests.sim --mutants` finds all of them.
 QUICK_MUTANTS = (
     "acknowledge-before-sync",
     "seal-without-the-last-record",

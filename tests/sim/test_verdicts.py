@@ -1,8 +1,7 @@
 """One small transaction, with a crash at every step of every journal that takes part in its end.
 
-Whatever crashes wherever, and although the first answer to the commit is lost: whoever asks hears
-one verdict for ever, and all that was done in the transaction counts, or nothing (apache/pulsar
-19629).
+The first answer to the commit is lost as well. After every crash, all answers give one verdict,
+and either everything in the transaction counts or nothing does (apache/pulsar 19629).
 """
 
 from __future__ import annotations
@@ -138,7 +137,7 @@ async def _transact(
 
 
 async def _look(cluster: SimCluster, transacted: Transacted, verdict: bool) -> list[str]:
-    """What a client that comes later finds."""
+    """The state that a later client sees."""
     client = Client(f"pulsar://127.0.0.1:{SERVICE_PORT}")
     for txn in transacted.asked:
         for asked in (True, False):

@@ -1,6 +1,6 @@
 """Clients that publish in transactions: messages to several topics, and transfers between accounts.
 
-A message's content tells its transaction: ``<client>/<transaction>:<number>``; plain ones are
+A message's content names its transaction: ``<client>/<transaction>:<number>``; plain ones are
 ``<client>/plain:<number>``. Numbers ascend in the order of sending.
 """
 
@@ -253,7 +253,7 @@ class TellerScript:
             for topic, value, account in sides
         ]
         if not all(done):
-            # Whoever commits all the same is refused: that is tried as well.
+            # A commit is refused all the same; the script tries that as well.
             await self._transacted.end(txn, rng.random() < 0.5)
             return False
         return await self._transacted.end_for_sure(txn, commit=True)

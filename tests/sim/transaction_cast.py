@@ -22,7 +22,7 @@ from velaray.client.enums import ConsumerType
 
 COORDINATORS = 2
 CHANCE = 0.4
-"""Of so many runs transactions are part."""
+"""The share of runs with transactions."""
 
 WRITTEN = ("public/default/w0", "public/default/w1")
 GONE = "public/default/g0"

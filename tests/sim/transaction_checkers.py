@@ -73,9 +73,9 @@ def delivered_only_if_committed(run: Evidence, past: TransactionEvidence) -> Ite
 
 
 def committed_messages_are_not_filtered(run: Evidence, past: TransactionEvidence) -> Iterator[str]:
-    """I2: partitions hide exactly what was aborted, as far as it is kept.
+    """I2. Partitions hide exactly the retained messages of aborted transactions.
 
-    That what isn't hidden comes is judged as for every message.
+    The delivery of all others is judged as for every message.
     """
     aborted = past.aborted()
     for topic, known in past.partitions.items():
@@ -150,8 +150,8 @@ def verdicts_never_change(run: Evidence, past: TransactionEvidence) -> Iterator[
 
 
 def every_transaction_ends(run: Evidence, past: TransactionEvidence) -> Iterator[str]:
-    """I7: after the calm no transaction is open or ending, and nobody has anything of one left
-    that isn't ended."""
+    """I7. After the calm no transaction is open or ending, and no participant has an unfinished
+    part of one."""
     for number, state in past.states.items():
         for sequence, known in state.unfinished.items():
             yield f"({number},{sequence}) is {known.status} in the end"
@@ -164,8 +164,8 @@ def every_transaction_ends(run: Evidence, past: TransactionEvidence) -> Iterator
 
 
 def repeated_answers_are_the_same(run: Evidence, past: TransactionEvidence) -> Iterator[str]:
-    """I8: whoever asks how a transaction ends is told the verdict, however often, and whatever was
-    lost before; no transaction is forgotten."""
+    """I8. Every request to end a transaction gets the same verdict, also after lost answers. No
+    transaction becomes unknown."""
     verdicts = past.verdicts()
     for time, _, note in run.history.of("txn answered"):
         txn, done = note["txn"], note["done"]
@@ -193,7 +193,7 @@ def ids_are_unique(run: Evidence, past: TransactionEvidence) -> Iterator[str]:
 
 
 def deletions_block_no_end(run: Evidence, past: TransactionEvidence) -> Iterator[str]:
-    """I10: a transaction ends whose topic or subscription was deleted."""
+    """I10. A transaction whose topic or subscription was deleted ends."""
     deleted = {
         (f"persistent://{note['topic']}", note["subscription"])
         for _, _, note in run.history.of("admin done")
@@ -233,8 +233,7 @@ def coordinators_have_serial_histories(run: Evidence, past: TransactionEvidence)
 
 
 def nothing_is_visible_before_its_commit(run: Evidence, past: TransactionEvidence) -> Iterator[str]:
-    """The first delivery of a transaction's message comes after its coordinator's decision was
-    durable."""
+    """A transaction's message is first delivered after its coordinator's decision is durable."""
     decided: dict[str, float] = {}
     unsure: dict[tuple[str, str], float] = {}
     newest: dict[str, str] = {}
@@ -258,8 +257,8 @@ def nothing_is_visible_before_its_commit(run: Evidence, past: TransactionEvidenc
 
 
 def pending_messages_are_not_delivered(run: Evidence, past: TransactionEvidence) -> Iterator[str]:
-    """What is acknowledged in an open transaction, one by one, doesn't come to who subscribes
-    afterwards; not judged of subscriptions that were moved or deleted."""
+    """Messages acknowledged individually in an open transaction aren't delivered to later
+    consumers. Subscriptions that were moved or deleted are exempt."""
     moved = {note["subscription"] for _, _, note in run.history.of("seek")}
     ended: dict[str, float] = {}
     for time, _, note in run.history.of("deciding"):
@@ -354,8 +353,8 @@ def results_are_exactly_once(run: Evidence, past: TransactionEvidence) -> Iterat
 
 
 def transfers_are_whole(run: Evidence, past: TransactionEvidence) -> Iterator[str]:
-    """The total over all accounts never changes: of every transfer both sides count, or none; so
-    does who read both topics in the end."""
+    """The total over all accounts never changes: both sides of a transfer count, or none. The
+    reader of both topics finds the same in the end."""
     sides = {note["content"]: note for _, _, note in run.history.of("send") if "amount" in note}
     stored = {
         text

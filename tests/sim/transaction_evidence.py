@@ -75,18 +75,18 @@ class TransactionEvidence:
         return {name for name, committed in self.verdicts().items() if not committed}
 
     def hidden(self) -> dict[str, set[Place]]:
-        """By topic, the hidden places."""
+        """The hidden places by topic."""
         aborted = self.aborted()
         return {topic: past.hidden(aborted) for topic, past in self.partitions.items()}
 
 
 async def collect(disk: SimDisk, expected: set[str]) -> TransactionEvidence:
-    """From the stored journals of these actors."""
+    """Collect the evidence from the stored journals of these actors."""
     found, store = TransactionEvidence(), HistoryStore(disk)
     for name in sorted(expected & set(await store.list_journals())):
         key = ActorKey.parse(name)
         if key.tenant == SYSTEM_TENANT:
-            continue  # nobody's transactions
+            continue  # system topics have no transactions
         match key.kind:
             case ActorKind.COORDINATOR:
                 await _read_coordinator(found, store, key)

@@ -1,8 +1,8 @@
-"""What clients of a run do with transactions, noted in the history. Nothing is judged here.
+"""Notes in the history about the transactions of a run's clients. Nothing is judged here.
 
-``txn begun``, ``txn asked`` (to commit or abort), ``txn answered``: ``done`` is what somebody was
-told, True for committed, False for aborted, None if he wasn't told. ``txn failed``: an operation
-in it did, so its client must not commit it.
+``txn begun``, ``txn asked`` (to commit or abort), ``txn answered``: ``done`` is the answer to the
+client, True for committed, False for aborted, None without an answer. ``txn failed``: an operation
+in it failed, so its client must not commit it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ CONTRADICTED = 0.1
 
 
 class Transacted:
-    """The transactions of a run, and what their clients were told; outlives all of them."""
+    """The transactions of a run and the answers to their clients; outlives all clients."""
 
     def __init__(self, history: History) -> None:
         self.history = history
-        #: Those that may be asked for again: whether their client wanted to commit, and whether
-        #: it knows that it was told.
+        #: Transactions whose end may be requested again: whether their client wanted to commit,
+        #: and whether it got an answer.
         self.asked: dict[TransactionId, tuple[bool, bool]] = {}
-        #: Those that a client has just asked for, to commit or abort: for who contradicts it.
+        #: Transactions that a client is committing or aborting, for the script that contradicts it.
         self.asking: asyncio.Queue[tuple[TransactionId, bool]] = asyncio.Queue()
 
     async def begin(self, client: Client, by: str, timeout_s: float) -> Transaction:
@@ -47,7 +47,7 @@ class Transacted:
         return txn
 
     def failed(self, txn: Transaction, what: str, error: Exception) -> None:
-        """Something that was done in it failed; what began too late wasn't done in it."""
+        """Note that an operation in it failed. An operation that began too late isn't in it."""
         if isinstance(error, InvalidTxnStatusError):
             return
         text = f"{type(error).__name__}: {error}"
@@ -56,7 +56,7 @@ class Transacted:
     async def end(self, txn: Transaction, commit: bool) -> bool | None:
         """Commit or abort; the verdict, None if it isn't known.
 
-        One whose time is over at its client is left to its coordinator: nobody is asked.
+        A transaction that timed out at its client is left to its coordinator, without a request.
         """
         if txn.state == TransactionState.TIME_OUT:
             return None
@@ -80,7 +80,7 @@ class Transacted:
         return verdict
 
     async def end_for_sure(self, txn: Transaction, commit: bool) -> bool:
-        """As `end`, and again until the answer is known; what timed out counts as aborted."""
+        """Repeat `end` until the answer is known; a timed-out transaction counts as aborted."""
         while txn.state not in (TransactionState.TIME_OUT, TransactionState.ERROR):
             verdict = await self.end(txn, commit)
             if verdict is not None:
@@ -117,9 +117,9 @@ class Transacted:
 
 
 class AskingScript:
-    """Asks again how transactions ended, in the calm for all that anybody asked for until then;
-    for the opposite as well, of those whose clients were told. Some it contradicts meanwhile:
-    it asks to abort what their clients are about to commit."""
+    """Repeats requests to end transactions; in the calm, for every transaction that a client ended.
+    Where the client got an answer, the script requests the opposite as well. Meanwhile it
+    contradicts some clients: it requests an abort of transactions that they are committing."""
 
     def __init__(self, shared: Shared, transacted: Transacted, rng: Random) -> None:
         self._shared = shared
@@ -127,7 +127,7 @@ class AskingScript:
         self._rng = rng
 
     async def run(self, client: Client) -> None:
-        """Returns when it knows."""
+        """Returns when all answers are known."""
         known = self._transacted.asked
         while not self._shared.draining.is_set():
             await self._contradict(client, self._rng.random() * 2)
@@ -151,7 +151,7 @@ class AskingScript:
                     txn, wanted = await asking.get()
             except TimeoutError:
                 return
-            # Who aborts may know why: something in the transaction failed.
+            # A client may abort because an operation in the transaction failed.
             if wanted and self._rng.random() < CONTRADICTED:
                 await asyncio.sleep(self._rng.random() * 0.02)
                 await self._transacted.ask_again(client, txn, commit=False)

@@ -25,8 +25,9 @@ from velaray.client.message import Message
 class Working:
     """A client's part: up to ``most`` messages in a transaction.
 
-    ``to`` is where results go; None: there are none, and nobody minds what is acknowledged how.
-    ``cumulative``: the last message is acknowledged, with all before it. The chances are of 100.
+    ``to`` is the topic of the results; None: there are no results, and acknowledgements of any kind
+    are allowed. ``cumulative``: the last message is acknowledged, with all before it. Chances are
+    percentages.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Working:
     abandon: int
     leave: int = 3
     careless: int = 0
-    """To acknowledge what is pending without a transaction as well, or leave it alone."""
+    """The chance to acknowledge pending messages without a transaction too, or to skip them."""
 
 
 class WorkerScript:
@@ -96,7 +97,7 @@ class WorkerScript:
         while not self._shared.over.is_set():
             messages = await self._next(consumer)
             if not messages:
-                # What was kept, or what a transaction returned to nobody, comes again.
+                # Kept messages are redelivered, and so are those that an abort returned.
                 if self._shared.draining.is_set() and self._rng.random() < 0.2:
                     return
                 continue
@@ -121,7 +122,7 @@ class WorkerScript:
     async def _process(
         self, client: Client, consumer: Consumer, messages: Sequence[Message]
     ) -> bool:
-        """One transaction; whether this consumer may go on."""
+        """Run one transaction. Return whether this consumer may continue."""
         plan, rng = self._plan, self._rng
         calm = self._shared.draining.is_set()
         fate = 100 if calm else rng.randrange(100)
@@ -150,8 +151,8 @@ class WorkerScript:
             self._confirm(messages, began)
             return True
         if plan.cumulative or verdict is None:
-            return False  # nothing comes again by itself
-        # What the transaction had comes again by itself; what it didn't get, by asking.
+            return False  # nothing is redelivered by itself
+        # The abort redelivers the transaction's messages; the others need a request.
         for message in messages if not all(done) else ():
             await consumer.negative_acknowledge(message)
         return rng.random() < 0.8
@@ -184,14 +185,14 @@ class WorkerScript:
         return True
 
     def _confirm(self, messages: Sequence[Message], began: Mapping[int, float]) -> None:
-        """What was acknowledged since ``began`` (by the message) is so for good."""
+        """Acknowledgements since ``began`` (by message) are durable."""
         for message in messages:
             if id(message) in began:
                 at, cumulative = began[id(message)], self._plan.cumulative
                 self._note("acked", began=at, cumulative=cumulative, **place_of(message))
 
     async def _meddle(self, consumer: Consumer, messages: Sequence[Message]) -> None:
-        """Acknowledge one of them for good, whatever becomes of the transaction."""
+        """Acknowledge one of them without the transaction."""
         message = self._rng.choice(messages)
         began, place = self._shared.history.now(), place_of(message)
         self._note("acknowledging", cumulative=False, receipt=True, **place)

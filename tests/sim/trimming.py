@@ -1,8 +1,8 @@
-"""Trimming as an option of a run: which policies hold, and what they must not do.
+"""Trimming as an option of a run: the policies that apply, and what they must not do.
 
-Policies are chosen from a seed of their own, so that runs without them stay as they were. What is
-judged at once is judged when a frame with the decision is about to be written, from the disk:
-what subscriptions have then, durably, and what the policies say.
+Policies are chosen from a seed of their own, so that runs without them stay the same. Each decision
+is judged from the disk, just before its frame is written: by the durable state of the
+subscriptions, and by the policies.
 """
 
 from __future__ import annotations
@@ -112,10 +112,10 @@ async def check_frame(records: list[bytes]) -> None:
 
 
 async def _judge(cluster: Any, node: Any, event: Any) -> list[str]:
-    """What is wrong with a decision; of a deleted topic only as long as its journals tell.
+    """The faults of a decision. A deleted topic is judged while its journals exist.
 
-    A topic's partitions go before its subscriptions: one that is slow may still write down what
-    it was asked for before.
+    A topic's partitions are deleted before its subscriptions: a slow partition may still write
+    an earlier decision.
     """
     judge = _judge_trim if isinstance(event, EntriesTrimmed) else _judge_expired
     try:
@@ -223,7 +223,7 @@ class Excuses:
 
 
 async def find_excuses(disk: SimDisk, keys: list[ActorKey]) -> Excuses:
-    """From the journals of partitions, ``keys``, and of their subscriptions."""
+    """Collect them from the journals of the partitions ``keys`` and their subscriptions."""
     store, found = HistoryStore(disk), Excuses(defaultdict(set), {})
     for key in keys:
         topic = str(key.topic_name)

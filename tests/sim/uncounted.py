@@ -1,7 +1,7 @@
 """Deliveries that a full disk leaves uncounted, noted in the history.
 
-``uncounted``: a brain of that subscription heard that it can't count some, and goes on.
-``opened``: a brain of that subscription began anew, with what is counted durably.
+``uncounted``: a dispatcher of that subscription couldn't store some counts, and continues.
+``opened``: a dispatcher of that subscription started, with the durable counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from velaray.broker.subscription.messages import OpenDispatcher
 
 
 def watch_counts(replace: Callable[[Any, str, Any], None], history: History) -> None:
-    """Have every brain note when it leaves deliveries uncounted."""
+    """Make every dispatcher note when it leaves deliveries uncounted."""
     noted, opened = DeliveryCounts._noted, SubscriptionDispatcher._open
 
     def note(state: DispatchState, kind: str) -> None:

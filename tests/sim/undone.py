@@ -1,6 +1,6 @@
-"""Undoing, on every journal of a run that has a move in it: what it would restore is right.
+"""Checks what an undo would restore, on every journal of a run that contains a move.
 
-The model knows sets of offsets and nothing of cursors, marks, ranges or bitmaps.
+The model consists of sets of offsets; it has no cursors, marks, ranges or bitmaps.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ def _apply(acked: Acked, event: Message) -> None:
 
 
 def _keep(former: Acked, before: Acked, after: Acked, event: Message) -> None:
-    """Of what ``event``, an acknowledgement, made of ``before``, the same in ``former``."""
+    """Apply to ``former`` what the acknowledgement ``event`` changed in ``before``."""
     former.take(after.whole - before.whole)
     if isinstance(event, DeadLettersMoved):
-        # They may have been on their way at the move, which acknowledged them: there they are.
+        # They may have been under way at the move, which acknowledged them: they are dead letters.
         former.take(_offsets(event))
     for at, mask in after.left.items():
         if before.left.get(at) != mask and at not in former.whole:

@@ -73,7 +73,7 @@ class Consuming:
     cumulative: bool
     keys: ConsumerKeySharedPolicy | None = None
     away: float = 0
-    """Seconds, at most, that it comes late, and stays away when it left."""
+    """The most seconds that it starts late, and that it stays away after leaving."""
 
 
 class Shared:
@@ -99,7 +99,7 @@ class ProducerScript:
     """Sends numbered messages until enough of them are acknowledged."""
 
     wire_name = ""
-    """What the broker knows it as, if not by its own name."""
+    """Its name at the broker, if different from its own."""
 
     def __init__(self, plan: Producing, shared: Shared, rng: Random) -> None:
         self._plan = plan
@@ -332,7 +332,7 @@ class ConsumerScript:
             self._note("sought")
 
     async def _unsubscribe(self, consumer: Consumer, message: Message) -> None:
-        """Delete the subscription; what comes next begins anew.
+        """Delete the subscription; the next one begins anew.
 
         After an error it may still be deleted some time later: nothing is judged from then on.
         """

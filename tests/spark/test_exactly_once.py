@@ -1,4 +1,4 @@
-"""A query from topic to topic counts every message once, whatever fails between any two steps."""
+"""A query from topic to topic counts every message once, for failures between any two steps."""
 
 import threading
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Spark's sink: what a query wrote counts exactly once, whatever fails on the way."""
+"""Spark's sink: the output of a query counts exactly once, also after failures."""
 
 import json
 from collections import Counter

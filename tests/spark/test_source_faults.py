@@ -1,4 +1,4 @@
-"""Spark's source: nothing is lost or doubled, whatever dies between which steps of a batch."""
+"""Spark's source: kills between the steps of a batch lose and duplicate nothing."""
 
 from collections import Counter
 

@@ -48,7 +48,7 @@ class Disaster:
         return self._of_a.enter_context(a)
 
     def wait_for_the_rest(self, messages: int, unacknowledged: int) -> None:
-        """Until ``b`` has so many messages, and knows which are acknowledged."""
+        """Wait until ``b`` has so many messages and the progress of their acknowledgements."""
         wait_until(lambda: stored(self.b, TOPIC) == messages, 30)
         name = TopicName.parse(TOPIC)
         found = ask(self.b, "topic", topic=TOPIC)
@@ -61,20 +61,20 @@ class Disaster:
         wait_until(told, 30)
 
     def backlog(self) -> int:
-        """What isn't acknowledged in ``b``; -1 if nobody has subscribed."""
+        """The number of unacknowledged messages in ``b``; -1 without a subscription."""
         with suppress(NotFound):
             found = Admin(self.b.admin_url).stats(TOPIC)["subscriptions"]
             return int(found["s"]["msgBacklog"]) if "s" in found else -1
         return -1
 
     def lose(self) -> None:
-        """``a`` is gone, and its tenant goes on in ``b``."""
+        """Lose ``a``, and continue its tenant in ``b``."""
         self._of_a.close()
         Admin(self.b.admin_url).fail_over_tenant("acme")
 
     def bring_back(self) -> None:
-        """``a`` answers where it did, and knows where its tenant is at home by now."""
-        settle("acme", "b", self._start())  # no client knows this port
+        """Start ``a`` again at its old address, with the new home of its tenant."""
+        settle("acme", "b", self._start())  # no client uses this port
         self._of_a.close()
         self.a = self._start(self.port)
 

@@ -1,6 +1,6 @@
 """A cluster in this process, without Ray, on a background event loop, for tests.
 
-Everything but activation is the real thing: sockets, journals on disk, runtimes, links.
+Everything except activation is real: sockets, journals on disk, runtimes, RPC connections.
 """
 
 from __future__ import annotations

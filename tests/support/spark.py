@@ -1,4 +1,4 @@
-"""What tests on real Spark need: whether it can run here, and who still holds on to a folder."""
+"""Helpers for tests on real Spark: whether it can run here, and which processes use a folder."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _take_packaged_java() -> bool:
 
 
 def processes_naming(text: str) -> list[int]:
-    """The processes whose environment or command line has the text, but this one."""
+    """The processes with the text in their environment or command line, without this one."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

@@ -58,12 +58,12 @@ def actor(cluster: LocalCluster) -> GarbageCollector:
 
 
 def counts(cluster: LocalCluster) -> dict[str, int]:
-    """What the deleter counted since its start; it is activated if need be."""
+    """The garbage collector's counts since its start; the call activates it if necessary."""
     return cluster.run(cluster.actor_system.call(GARBAGE_COLLECTOR, "describe"))["counts"]
 
 
 def wait_for(cluster: LocalCluster, **wanted: int) -> dict[str, int]:
-    """The deleter's counts, once these have reached what is wanted."""
+    """The garbage collector's counts, once they have reached the wanted values."""
 
     def reached() -> dict[str, int] | None:
         found = counts(cluster)

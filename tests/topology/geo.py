@@ -178,7 +178,7 @@ def stamped(entry: bytes, source: str, position: Position | str | None) -> bytes
 
 
 class Replicator:
-    """Sends from one site to another, as its replicator would; comes again with a new life."""
+    """Sends from one site to another, as its replicator does; a new one takes its place."""
 
     def __init__(self, source: Site, target: Site) -> None:
         self.source, self.target = source, target

@@ -130,7 +130,7 @@ def migrating(path: Path, **of_b: Any) -> Iterator[Move]:
 
 @contextmanager
 def away(cluster: LocalCluster) -> Iterator[None]:
-    """Nobody reaches the cluster meanwhile: no door is open, no connection is left."""
+    """Make the cluster unreachable within the context: no open port, no connection."""
     admin_port, service_port = cluster._admin_port, cluster.proxy.port
 
     async def close() -> None:

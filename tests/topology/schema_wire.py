@@ -155,7 +155,7 @@ class World:
         return self.peers[-1]
 
     async def at_the_proxy(self) -> Peer:
-        """A connection to the front door."""
+        """A connection to the proxy."""
         raw = await RawClient.connect("127.0.0.1", self.cluster.proxy.port)
         self.peers.append(Peer(raw, self.topic))
         return self.peers[-1]

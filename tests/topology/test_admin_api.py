@@ -587,7 +587,7 @@ def test_skipping(http: Http, client: pulsar.Client) -> None:
 
 
 def acknowledge_only(client: pulsar.Client, topic: str, number: int) -> None:
-    """Of the messages published to ``topic``, have subscription s acknowledge this one."""
+    """Acknowledge this one of the messages published to ``topic``, with subscription s."""
     consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Shared)
     for _ in range(number):
         consumer.receive(10_000)

@@ -91,7 +91,7 @@ def test_the_life_of_a_cluster(http: Http, cluster: LocalCluster) -> None:
     assert known(cluster, "b")["token"] == "other"
     assert http("POST", path, {"authenticationParameters": ""}).status == 204
     assert http("GET", path).body == {**shown, "progress": "exact", "hasToken": False}
-    assert http("DELETE", path).status == 412  # somebody is at home there
+    assert http("DELETE", path).status == 412  # it is the home of a tenant
     ask(cluster, "set_home", tenant="somebody", cluster="")
     assert http("DELETE", path).status == 204
     for method in ("GET", "POST", "DELETE"):

@@ -1,5 +1,5 @@
-"""A cluster is lost without warning: what was replicated goes on in another one, and the rest is
-told exactly."""
+"""A cluster is lost without warning: another one continues with what was replicated. The report
+lists exactly the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deleters: unlisted ledgers are deleted, whatever crashes; and nothing else is."""
+"""Garbage collectors delete dropped ledgers and nothing else, also after crashes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_events_that_nobody_may_believe_delete_nothing(cluster: LocalCluster) ->
     publish(cluster, b"no event", b"", None)  # malformed
     publish(
         cluster,
-        raw_event(key, of_other),  # somebody else's ledger
+        raw_event(key, of_other),  # another actor's ledger
         raw_event(other, first),
         raw_event(key, first, topicName="persistent://public/default/payments"),
         raw_event(key, first, ledgerComponent="managed-cursor"),
@@ -117,7 +117,7 @@ def refuse(cluster: LocalCluster, times: int) -> Refusing:
 
 
 def one_unlisted(cluster: LocalCluster) -> tuple[ActorKey, int]:
-    """A ledger that is announced and unlisted."""
+    """A ledger that is enqueued and dropped from the manifest."""
     key = a_topic("orders")
     journal = make_journal(cluster, key)
     (first, *_) = listed(journal)

@@ -1,4 +1,4 @@
-"""A deleter that is killed at any step loses nothing, and deletes nothing that it mustn't."""
+"""A garbage collector that is killed at any step loses no deletion and deletes nothing else."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 class Killing:
-    """A store in whose steps the deleter is killed, once, or which fails."""
+    """A store that kills the garbage collector at one of its steps, or fails there."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
@@ -52,7 +52,7 @@ class Killing:
         return getattr(self._store, name)
 
     async def kill(self) -> None:
-        """End the deleter; who calls is a part of it."""
+        """End the garbage collector, which includes the caller."""
         self.at = ""
         self.killed += 1
         self._cluster.actor_system.kill(GARBAGE_COLLECTOR)
@@ -135,7 +135,7 @@ def test_an_announcement_that_was_cut_off_may_be_repeated(
         for _ in range(3):
             await asyncio.sleep(0.02)
             await killing.kill()
-        await telling  # it was repeated until a deleter answered
+        await telling  # it was repeated until a garbage collector answered
         await journal.drop_from_manifest(old)
 
     cluster.run(tell_while_it_dies())
@@ -145,7 +145,7 @@ def test_an_announcement_that_was_cut_off_may_be_repeated(
 
 
 def of_a_collector(tasks: set[asyncio.Task[Any]]) -> set[str]:
-    """Those of these tasks that belong to a deleter or its client."""
+    """Those of these tasks that belong to a garbage collector or its client."""
     running = [task.get_coro() for task in tasks if not task.done()]
     files = {str(coroutine): coroutine.cr_code.co_filename for coroutine in running}  # type: ignore[union-attr]
     return {

@@ -1,4 +1,4 @@
-"""Shared links: who calls an actor must not keep it from being idle for ever."""
+"""Shared connections: a caller must not keep an actor from becoming idle."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def pull(cluster: Cluster, topic: str, *sources: str) -> None:
 
 
 def status(cluster: Cluster, topic: str, source: str = "old") -> dict[str, Any]:
-    """What the puller says of itself; empty if it says nothing now."""
+    """The status of the inbound replicator; empty if it doesn't answer now."""
     found = cluster.call(cluster.partition(topic), "pulls")
     return found.get(source) or {}
 

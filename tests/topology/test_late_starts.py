@@ -46,7 +46,7 @@ class Cluster(InProcessActorSystem):
         self._trap = (key, step, action)
 
     async def dismiss(self, key: ActorKey) -> None:
-        """Nobody is known to run: who does was taken for dead, and runs on."""
+        """No process is known to run: one that still runs was taken for dead."""
 
     async def make_topic(self) -> ActorKey:
         names = {"cluster": "c", "service_url": "pulsar://h:1", "admin_url": "http://h:2"}

@@ -1,4 +1,4 @@
-"""The census: every ledger is in the one state that it is in, and what is lost is called so."""
+"""The ledger audit reports the one state of every ledger, and lost ledgers as lost."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_each_ledger_has_its_state() -> None:
         0: "pending",  # tried again: it is in two topics for a moment
         1: "dead-letter",
         2: "orphan",
-        3: "listed",  # announced, and not unlisted yet
+        3: "listed",  # enqueued, and still in the manifest
         4: "missing",
         10: "creating",
     }
@@ -165,7 +165,7 @@ def test_what_only_moves_is_not_missing(what: str) -> None:
 
 
 class Cluster:
-    """A store, and events of which ``waiting`` tells; ``then`` happens when they were told."""
+    """A store, and the enqueued events in ``waiting``; ``then`` runs after they were read."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, store: LedgerStore) -> None:
         self.store = store

@@ -1,4 +1,4 @@
-"""Ledgers that may go are announced, then unlisted, in every order of crashes; over sockets."""
+"""Trimmed ledgers are enqueued, then dropped from the manifest, for every crash; over sockets."""
 
 from __future__ import annotations
 

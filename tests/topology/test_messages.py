@@ -1,4 +1,4 @@
-"""Typed messages: what the codec accepts, what it refuses, and how links carry them."""
+"""Typed messages: what the codec accepts, what it refuses, and how RPC connections carry them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tenant moves from one cluster to another, whatever happens on the way."""
+"""A tenant moves from one cluster to another, under failures."""
 
 from __future__ import annotations
 

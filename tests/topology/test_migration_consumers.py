@@ -78,7 +78,7 @@ class Consuming:
         try:
             self._consumer.acknowledge(message)
         except (pulsar.PulsarException, velaray.VelarayError):
-            return  # no receipt: it may come again
+            return  # no receipt: it may be redelivered
         self.acknowledged.add(data)
 
     def __enter__(self) -> Self:

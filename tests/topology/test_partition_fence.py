@@ -46,7 +46,7 @@ def test_nothing_gets_through_and_what_came_before_is_settled(cluster: LocalClus
         await client.subscribe(topic)
         client.flow(10)
         messages = await client.messages(3)
-        client.send_ack(messages[0], 0)  # nobody waits for a receipt
+        client.send_ack(messages[0], 0)  # without a receipt
         client.send_ack(messages[1], 7)
         await client.next(pb.CommandAckResponse)
         await cluster.actor_system.call(key, "fence", {"migration": 1})

@@ -66,8 +66,8 @@ def left(cluster: Cluster, topic: str, name: str = "s") -> list[bytes]:
 
 
 def came(cluster: Cluster, topic: str, count: int) -> None:
-    """Wait until the cluster has so many entries: what is acknowledged before it comes waits for
-    that, and for somebody who reads."""
+    """Wait until the cluster has so many entries. An acknowledgement that arrives before its entry
+    waits for the entry, and for a reader."""
     key = cluster.partition(topic)
     soon(lambda: cluster.call(key, "stats")["end_offset"] >= count)
 
@@ -140,8 +140,8 @@ def test_deliveries_in_vain_are_counted_on(trio: list[Cluster], topic: str) -> N
 
 
 def test_neither_delayed_messages_nor_slow_ones_hold_it_up(trio: list[Cluster], topic: str) -> None:
-    """The article's first problem: where the mark-delete alone goes to the other cluster, all
-    comes again there that is behind one message that isn't acknowledged."""
+    """The article's first problem: if only the mark-delete position is replicated, the other
+    cluster redelivers everything behind one unacknowledged message."""
     a, b, _ = trio
     replicate(topic, a, b)
     consumer = a.subscribe(topic, **SHARED)

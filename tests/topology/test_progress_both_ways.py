@@ -1,5 +1,5 @@
-"""Two clusters that replicate to each other, as machines: what one subscription has, so has the
-other, for every message that both have, and for no other, whatever is late, lost or repeated."""
+"""Two clusters that replicate to each other, as machines: a subscription gets the same progress in
+both, for exactly the messages that both have, when parts are late, lost or repeated."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class Cluster:
         self.activations += 1
         self.exports = Exports(str(self.activations))
 
-    # -- as who is told
+    # -- as the receiver
 
     def take(self, raw: bytes) -> None:
         told = read_part("other", raw).origins
@@ -247,7 +247,7 @@ class World:
             del self.network[number]
 
     def check(self) -> None:
-        """Nobody has more than was acknowledged somewhere."""
+        """No cluster has more than was acknowledged in some cluster."""
         for side in (self.east, self.west):
             for offset, message in enumerate(side.log):
                 left = side.left(offset)

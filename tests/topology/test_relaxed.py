@@ -92,7 +92,7 @@ def test_only_the_journals_of_partitions_are_relaxed() -> None:
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_what_is_announced_is_synced_at_once(topic: TopicName) -> None:
-    """Its ledger is unlisted as soon as that is answered: a lost event would leave it for ever."""
+    """The manifest drops its ledger after the answer: a lost event would leave it for ever."""
 
     async def scenario(setting: Relaxed) -> None:
         key = ActorKey.of_partition(topic.of_partition(0), 1)

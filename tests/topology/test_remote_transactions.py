@@ -1,5 +1,5 @@
-"""What other clusters' transactions show here, whoever crashes between any two steps, and whenever
-their cluster is lost."""
+"""Visibility of other clusters' transactions here, for crashes between any two steps and a loss of
+their cluster at any time."""
 
 from __future__ import annotations
 

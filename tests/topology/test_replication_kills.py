@@ -46,7 +46,7 @@ def payloads(cluster: Cluster, topic: str) -> list[bytes]:
 
 
 def publish(cluster: Cluster, name: str, random: Random, enough: threading.Event) -> None:
-    """Sequence ids rise by whatever; the producer starts anew now and then, under its name."""
+    """Sequence ids rise in random steps; the producer reconnects now and then, under its name."""
     sequence = 0
     while not enough.is_set():
         producer = cluster.client.create_producer(TOPIC, name, batching_enabled=False)

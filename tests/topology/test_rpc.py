@@ -1,4 +1,4 @@
-"""Links that go silent: the other end's machine may be lost without a word."""
+"""Silent RPC connections: the other end's machine may be lost without a reset."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOST, KEY = "127.0.0.1", b"key"
 
 
 class Peer:
-    """Answers every request with its arguments, and remembers which links were closed."""
+    """Answers every request with its arguments, and records closed connections."""
 
     def __init__(self) -> None:
         self.closed: list[RpcConnection] = []
@@ -100,7 +100,7 @@ def test_a_link_that_is_gone_keeps_no_buffer(monkeypatch: pytest.MonkeyPatch) ->
         server.stop()
 
     tracemalloc.start()
-    gc.disable()  # the link is in a cycle of references
+    gc.disable()  # the connection is in a cycle of references
     try:
         asyncio.run(scenario())
     finally:

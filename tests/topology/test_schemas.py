@@ -338,7 +338,7 @@ def test_messages_can_be_decoded_when_their_schema_is_deleted(run: Run, forced: 
 
 
 def test_no_partition_takes_a_deleted_schema_for_a_live_one(cluster: LocalCluster) -> None:
-    """Whatever they were told before: they have forgotten when the deletion is answered."""
+    """Every partition has dropped its cached answers when the deletion is answered."""
 
     async def scenario(world: World) -> None:
         made = {"topic": world.topic, "partitions": 3}
@@ -376,7 +376,7 @@ def test_a_deleted_topic_takes_its_registry_along(run: Run) -> None:
 
 
 def test_a_registry_of_a_topic_that_is_gone_leaves_no_journal(run: Run) -> None:
-    """Somebody was late: it asks for the registry when the topic has been deleted."""
+    """A late caller asks for the registry after the deletion of the topic."""
 
     async def scenario(world: World) -> None:
         key = await world.registry()
@@ -389,7 +389,7 @@ def test_a_registry_of_a_topic_that_is_gone_leaves_no_journal(run: Run) -> None:
 
 
 def test_a_registry_is_idle_although_partitions_keep_its_answers(run: Run) -> None:
-    """It isn't while it is asked; a link alone keeps no process."""
+    """It isn't while it is asked; a connection alone keeps no process."""
 
     async def scenario(world: World) -> None:
         peer = await world.connect()
@@ -428,7 +428,7 @@ def test_a_registry_that_cant_be_read_is_refused_and_stops_nobody_else(run: Run)
         with pytest.raises(Refused) as refusal:
             await peer.produce(THREE)
         assert refusal.value.code == pb.PersistenceError
-        assert await other.produce(None, b"x") is None  # nobody else notices
+        assert await other.produce(None, b"x") is None  # no other process notices
         assert await peer.produce(None, b"y") is None
         # The killed writer may cut off the zeros behind the last frame at any time.
         assert file.read_bytes().rstrip(b"\0") == broken.rstrip(b"\0")

@@ -72,7 +72,7 @@ class Socket:
 
 
 class Setting:
-    """A channel with one consumer, its log, its socket, and what it tells the brain."""
+    """A channel with one consumer, its log, its socket, and its messages to the dispatcher."""
 
     knows_end_of_topic = True
     partition_index = -1
@@ -154,7 +154,7 @@ class Setting:
             self.cache.append(CachedEntry(entry(self.cache.end), messages, ""))
         self.channel.feed()
 
-    # the way to the brain
+    # the connection to the dispatcher
 
     def tell(self, notice: Message) -> None:
         self.told.append(notice)
@@ -328,7 +328,7 @@ def test_what_was_delivered_by_itself_is_not_fed_again() -> None:
 
 
 def test_what_came_while_permits_were_lacking_is_fed_when_the_grant_ends() -> None:
-    """Simulation found it, seed 25315: the brain had asked for it before, and never did again."""
+    """Found by simulation, seed 25315: the dispatcher had asked for it before, and never again."""
 
     async def scenario(setting: Setting) -> None:
         setting.channel.feed_from(0, 10, False)
@@ -368,7 +368,7 @@ def test_what_was_granted_before_a_redelivery_keeps_its_epoch() -> None:
 
 
 def test_what_becomes_due_while_a_consumer_is_about_to_attach_is_told() -> None:
-    """Simulation found it, seed 44000024: the brain had it for delayed, and for ever."""
+    """Found by simulation, seed 44000024: the dispatcher kept it as delayed for ever."""
 
     async def scenario(setting: Setting) -> None:
         setting.cache.append(CachedEntry(entry(0), 1, ""))

@@ -1,4 +1,4 @@
-"""The brain between a channel and its machine: what must hold while the journal rolls or resets."""
+"""The dispatcher between a channel and its machine, while the journal rolls or resets."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ from velaray.topology.messages import Message, Request
 SHARED = 1
 NoticeT = TypeVar("NoticeT", bound=Message)
 IDLE = 99
-"""A consumer that asks for nothing: with two, the brain decides on every entry."""
+"""A consumer that asks for nothing: with two, the dispatcher decides on every entry."""
 
 AUTO = (0, (), False)
 """Key_Shared's policy, which Shared consumers bring as well."""
 
 
 class FakePartition:
-    """The channel's side: keeps what the brain says."""
+    """The channel's side: records the dispatcher's messages."""
 
     def __init__(self) -> None:
         self.said: list[Message] = []
@@ -90,11 +90,11 @@ class FakePartition:
 
 
 def with_partition(
-    scenario: Callable[[FakePartition], Awaitable[RevokeLease()]], alone: bool = False
+    scenario: Callable[[FakePartition], Awaitable[None]], alone: bool = False
 ) -> None:
-    """Run ``scenario`` with a brain that knows five entries of one message each.
+    """Run ``scenario`` with a dispatcher that has five entries of one message each.
 
-    Unless ``alone``, there is an idle consumer, so that nothing stands.
+    Unless ``alone``, there is an idle consumer, so that there is no lease.
     """
 
     async def main() -> None:
@@ -305,8 +305,8 @@ def test_a_full_disk_lets_everything_begin_anew_even_if_nothing_else_happens():
 
 
 async def _moved_while_the_disk_is_full(partition: FakePartition) -> None:
-    """A roll met a full disk, which nothing fell back by; there is room again once the next
-    command was tried in vain."""
+    """A roll-over met a full disk and wasn't undone. There is room again after the next command
+    has failed."""
     commit = partition.runtime.journal.commit
 
     async def full() -> int:
@@ -391,7 +391,7 @@ class Stander(FakePartition):
         return found
 
 
-def leased(scenario: Callable[[Stander], Awaitable[RevokeLease()]]) -> None:
+def leased(scenario: Callable[[Stander], Awaitable[None]]) -> None:
     with_partition(scenario, alone=True)  # type: ignore[arg-type]
 
 

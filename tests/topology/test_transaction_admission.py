@@ -1,4 +1,4 @@
-"""The gate by itself: verdicts that come while the coordinator is being asked."""
+"""Transaction admission by itself: verdicts that arrive while it asks the coordinator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TXN = TransactionId(0, 7)
 
 
 class Coordinator:
-    """A fabric with one coordinator, which says when it's told to that all may join."""
+    """An actor system with one coordinator, which admits everything when the test says so."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()

@@ -269,7 +269,7 @@ def test_what_is_behind_an_entry_that_waits_for_its_transaction_waits_as_well() 
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_verdict_outlives_the_coordinator_and_reaches_everybody(commit: bool) -> None:
-    """It dies when the verdict is durable and unanswered; nobody asks again."""
+    """It dies when the verdict is durable and unanswered; the client doesn't repeat the request."""
 
     async def scenario(setting: Setting) -> None:
         consumer = await setting.consume()

@@ -171,7 +171,7 @@ def test_a_partition_that_could_not_be_read_comes_back_with_its_transactions(
 
 
 def test_what_was_never_fed_to_a_new_consumer_comes_to_it_after_an_abort() -> None:
-    """What it passed over as pending it must know, in case that comes again."""
+    """The dispatcher remembers the pending entries that it skipped: an abort returns them."""
 
     async def scenario(setting: Setting) -> None:
         consumer = await setting.consume(kind=SHARED)
@@ -316,7 +316,7 @@ def test_the_partition_goes_on_by_itself_over_a_commit(commit: bool) -> None:
 
 
 async def superseded(setting: Setting, key: ActorKey) -> None:
-    """Somebody else has the actor's journal by now, and it doesn't know that yet."""
+    """A newer activation owns the actor's journal, and this one doesn't know that yet."""
     store, clock_ms = setting.actor_system.store, setting.actor_system.clock_ms
     await Journal.open(store, key.text(), JournalSettings(), clock_ms=clock_ms)
 

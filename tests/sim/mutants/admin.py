@@ -1,4 +1,4 @@
-"""Bugs of what administrators ask for: topics, policies, subscriptions, terminations."""
+"""Bugs of administration: topics, policies, subscriptions, terminations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bugs of what a cursor must be, whatever it is asked: see `tests.sim.cursors`."""
+"""Bugs that break the invariants of cursors: see `tests.sim.cursors`."""
 
 from __future__ import annotations
 

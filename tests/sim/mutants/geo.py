@@ -1,4 +1,4 @@
-"""Bugs between clusters: of replication, and of progress that follows."""
+"""Bugs between clusters: of replication, and of replicated progress."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from velaray.wire.messages import open_entry
 from velaray.wire.stamping import PassedOver
 
 CLUSTER_BITS = LEDGER_INDEX_BITS + NUMBER_BITS
-"""Above these a ledger's id has the number of its cluster."""
+"""The number of low bits of a ledger's id; the cluster's number is above them."""
 
 # -- entries ---------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Bugs of looking into the past."""
+"""Bugs of reading history."""
 
 from __future__ import annotations
 

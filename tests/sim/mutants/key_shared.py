@@ -1,4 +1,4 @@
-"""Bugs of Key_Shared, and of the limits of what consumers hold un-acknowledged."""
+"""Bugs of Key_Shared, and of the limits of unacknowledged messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bugs of how ledgers end: announcing, unlisting, burying, deleting."""
+"""Bugs of the deletion of ledgers: enqueueing, dropping from the manifest, purge, deletion."""
 
 from __future__ import annotations
 

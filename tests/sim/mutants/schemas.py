@@ -1,4 +1,4 @@
-"""Bugs of schema registries and of what partitions remember of them."""
+"""Bugs of schema registries and of their caches in partitions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from velaray.broker.partition.topic_schemas import TopicSchemas
 
 
 def _begin_again_after_deletions(original: Any) -> Any:
-    """As a forced deletion does in Pulsar."""
+    """Versions start at 0 again after a deletion, as after a forced deletion in Pulsar."""
 
     def add(state: RegistryState, version: Any) -> None:
         original(state, version)
@@ -34,7 +34,7 @@ def _compare_with_a_stale_predecessor(original: Any) -> Any:
 
 
 def _register_again(original: Any) -> Any:
-    """Every other time, what is there already."""
+    """Every other registration of an existing schema stores it again."""
 
     def register(state: RegistryState, command: Any, digest: bytes, now_ms: int) -> Decision:
         if digest in state.live and len(state.versions) % 2:
@@ -63,7 +63,7 @@ def _answer_the_next_version(original: Any) -> Any:
 
 
 def _answer_for_the_newest(original: Any) -> Any:
-    """A partition that says the same version for whatever schema of one type."""
+    """A partition that answers the same version for all schemas of one type."""
 
     async def of_producer(self: TopicSchemas, info: Any, role: str) -> Any:
         version = await original(self, info, role)

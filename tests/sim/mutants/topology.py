@@ -1,4 +1,4 @@
-"""Bugs between the machines: brains and hands, links, the sessions of clients."""
+"""Bugs between the machines: partitions and dispatchers, connections, sessions of clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bugs of transactions: coordinators, gates, partitions, pending acknowledgements, clients."""
+"""Bugs of transactions: coordinators, admission, partitions, pending acks, clients."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _keep_commits_only(original: Any) -> Any:
 
 
 def _at_once(*kinds: type) -> Callable[[Any], Any]:
-    """Answer these commands before what they decide is durable."""
+    """Answer these commands before their events are durable."""
 
     def change(original: Any) -> Any:
         async def ask(self: CoordinatorActor, command: Any) -> Any:
@@ -101,7 +101,7 @@ def _send_verdicts_before_deciding(original: Any) -> Any:
 
 
 def _keep_told(original: Any) -> Any:
-    """As the original, of what isn't noted as untold too."""
+    """The original, also for participants that aren't recorded as uninformed."""
 
     async def tell(self: TransactionCompletion, participant: Untold, what: Any) -> None:
         untold = self._untold.setdefault(what["sequence"], {})
@@ -170,7 +170,7 @@ def _trust_clocks_that_were_ahead(original: Any) -> Any:
     return expire
 
 
-# -- gates -----------------------------------------------------------------------------
+# -- admission -------------------------------------------------------------------------
 
 
 def _admit_after_the_verdict(original: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Bugs of what goes by itself: trimming, retention, expiry."""
+"""Bugs of automatic deletion: trimming, retention, expiry."""
 
 from __future__ import annotations
 
