@@ -200,7 +200,10 @@ PUBLISHES = st.lists(
             *(st.integers(0, 9), st.integers(1, 3)),
         ),
         st.builds(
-            lambda number, at, size: own(number, "p", chunk=Chunk(f"u{number}", at % size, size)),
+            # Messages of different sizes are different messages, so their uuids differ.
+            lambda number, at, size: own(
+                number, "p", chunk=Chunk(f"u{number}-{size}", at % size, size)
+            ),
             *(st.integers(0, 9), st.integers(0, 3), st.integers(1, 4)),
         ),
         st.builds(
