@@ -143,10 +143,6 @@ class ProxySession(Session):
         args["at_home"] = self._at_home
         return await self._proxy.actor_system.call(ActorKey.catalog(), method, args)
 
-    async def _home(self, tenant: str) -> Any:
-        actor_system = self._proxy.actor_system
-        return await actor_system.call(ActorKey.catalog(), "home", {"tenant": tenant})
-
     async def _routed(self, tenant: str, command: Any, here: Awaitable[Any]) -> Any:
         """Return the answer of ``here``, or that of the tenant's home cluster."""
         try:
@@ -230,8 +226,10 @@ class ProxySession(Session):
         listeners = self.config.listeners
         if not listener or listener in listeners:
             return listeners.get(listener)
-        if self._at_home and await self._home(topic.tenant) is not None:
-            return None
+        if self._at_home:
+            tenant, catalog = {"tenant": topic.tenant}, ActorKey.catalog()
+            if await self._proxy.actor_system.call(catalog, "home", tenant) is not None:
+                return None
         known = ", ".join(sorted(listeners)) or "none: start velaray with --listener"
         raise RemoteError(Reason.INVALID, f"no listener {listener[:100]!r}; there are {known}")
 

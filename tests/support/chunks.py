@@ -26,4 +26,4 @@ def append_chunk(cluster: Any, topic: str, uuid: str, number: int, chunks: int, 
     command = Publish(
         uuid, 0, 0, 1, build_entry(metadata, data), False, Chunk(uuid, number, chunks)
     )
-    return cluster.run(cluster.actor_system.actors[key].append(command))
+    return cluster.run(cluster.actor_system.actors[key].publishing.append(command))
