@@ -31,8 +31,8 @@ _DECIDING_S = 5.0
 class Fact(NamedTuple):
     """A fact about the message: a word for programs, and a sentence for people.
 
-    ``event`` is the number of the event in the subscription's journal. For publishing, and for
-    changes of the log by transactions, it is the number in the partition's journal. ``consumer`` is
+    ``event`` is the number of the event in the subscription's journal, or in the partition's for
+    publishing and for changes of the log by transactions. ``consumer`` is
     the name of the consumer concerned, empty if there is none.
     """
 

@@ -93,8 +93,8 @@ def _read(topic: str, found: list[int], metadata: bytes, payload: bytes) -> Wait
 async def take_up(actor_system: ActorSystem, dead_letters: Sequence[Waiting]) -> None:
     """Retry dead letters from the start: publish their events again, then acknowledge them.
 
-    Repeating it does no harm. Raises `RemoteError` (INVALID) if one of them is no event, and what
-    `enqueue_deletion` and `forget` raise: then some may be published again.
+    Repeating it does no harm. Raises `RemoteError` (INVALID) if one of them isn't an event,
+    and the errors of `enqueue_deletion` and `forget`: then some may be published again.
     """
     for each in dead_letters:
         if each.event is None:

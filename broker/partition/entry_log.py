@@ -130,8 +130,7 @@ class EntryLog:
     async def durably_gone(self, *, compacted: bool) -> list[int]:
         """The offsets that are durably trimmed for a subscription.
 
-        With a compacted view there are none for a reader of it: only entries that the view covers
-        are trimmed then.
+        A reader of a compacted view has none: only entries that the view covers are trimmed.
         """
         return await self.runtime.read(
             lambda state: [] if compacted and state.compactions.current else gone_offsets(state)

@@ -2,13 +2,13 @@
 
 One round: ask the durable subscriptions what they have; move those whose messages are too old (time
 to live) or whose backlog is too big (quota, eviction); hold producers back or let them in again
-(quota); delete subscriptions that nobody used for long; let go of ledgers that nobody needs
+(quota); delete subscriptions that are unused for long; drop ledgers that aren't needed
 (`velaray.actors.partition.trimming`). Every step is a decision of a machine, journaled; a round
 that fails half-way is made good by the next one.
 
-A cursor that is being moved back may need what its subscription had when it was asked. So
-whoever moves one says so (`Maintenance.moving`); ledgers are let go of only if no cursor was moved
-since its subscription was asked, and none is moved before that is decided.
+A cursor that moves back may need ledgers that its subscription had passed when it was asked. So
+every move is announced (`Maintenance.moving`). Ledgers are dropped only if no cursor moved since
+its subscription was asked, and no cursor moves before that is decided.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ class PartitionActor(JournaledActor):
         self.geo.inbound.close()
         self.log.close()
         self.schemas.close()
-        with contextlib.suppress(Stopped, JournalError):  # reported by whatever failed first
+        with contextlib.suppress(Stopped, JournalError):  # the first failure is reported
             await self.log.sync()  # releases the acknowledgements that wait for it
         self._close_clients()
         self.deletion.close()

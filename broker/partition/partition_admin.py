@@ -114,7 +114,7 @@ async def newest_origins(partition: Partition, args: dict[str, Any]) -> dict[str
 
 
 async def export_producers(partition: Partition, args: dict[str, Any]) -> list[Any]:
-    """What is known of every producer, for a partition of another cluster to adopt."""
+    """The state of every producer, for a partition of another cluster to adopt."""
     return await partition.runtime.read(plain_rows)
 
 

@@ -131,7 +131,7 @@ def _first_position(state: PartitionState) -> Position:
 
 
 async def _backlog_stats(partition: Partition, marks: list[int]) -> dict[str, Any]:
-    """Of the slowest durable subscription, and what is done about it."""
+    """The backlog of the slowest durable subscription, and the quota that applies to it."""
     maintenance, slowest = partition.maintenance, min(marks, default=partition.log.end_offset)
     return {
         "retained_bytes": maintenance.backlog.bytes_from(0),
@@ -187,8 +187,8 @@ async def stats(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
 async def individually_acked(
     partition: Partition, args: dict[str, Any]
 ) -> dict[str, list[tuple[int, int, int]]]:
-    """What is acknowledged beyond each durable subscription's mark-delete: runs of whole entries,
-    as (ledger, first, last), in one piece as long as they are in one ledger."""
+    """The entries acknowledged beyond each durable subscription's mark-delete, as runs
+    (ledger, first, last) within one ledger."""
     found: dict[str, list[tuple[int, int, int]]] = {}
     for name in await partition.runtime.read(lambda state: sorted(state.subscriptions)):
         end = partition.log.end_offset

@@ -316,7 +316,7 @@ async def has_subscription(partition: Partition, args: dict[str, Any]) -> None:
 
 
 async def resume_dead_letters(partition: Partition, args: dict[str, Any]) -> None:
-    """A subscription has dead letters under way, and nobody who publishes them."""
+    """Resume publishing the dead letters that a subscription decided on before a crash."""
     await partition.subscriptions.resume_dead_letters(args["name"], args["incarnation"])
 
 

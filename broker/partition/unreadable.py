@@ -24,7 +24,8 @@ class _Failed:
 class Unreadable:
     """The entries of one subscription that couldn't be read, and when each is tried again.
 
-    ``again`` is called when a read may be tried again; whoever needs an entry asks `may_try`.
+    ``again`` is called when a read may be tried again. `may_try` tells whether an entry may be read
+    now.
     """
 
     def __init__(self, again: Callable[[], None]) -> None:
