@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 from velaray.client.acks import AckTracker, PendingAck, PendingAcks, Where, words
 from velaray.client.connection import Connection
@@ -55,17 +56,12 @@ class _Turn:
         self.calls = self._entries = 0
         self.refused = False
 
-    def takes(self, acks: Mapping[Where, Part], entries: int) -> bool:
-        """Whether these entries can join: they don't overlap, and the result is still one request.
+    def takes(self, entries: int) -> bool:
+        """Whether this many entries can join: the result is still one request.
 
         The service refuses a request as a whole.
         """
-        if self._entries + entries > MAX_ACK_GROUP:
-            return False
-        return not any(
-            where in self.acks and (not size or self.acks[where][1] & bits)
-            for where, (size, bits) in acks.items()
-        )
+        return self._entries + entries <= MAX_ACK_GROUP
 
     def add(self, acks: Mapping[Where, Part], entries: int) -> None:
         """Add one more call, with its entries."""
@@ -87,6 +83,8 @@ class Acknowledger:
         self._timer: asyncio.TimerHandle | None = None
         self._receipt: asyncio.Task[None] | None = None
         self._turns: dict[Transaction, _Turn] = {}
+        # What was acknowledged in each transaction, by entry, as bits; -1 is a whole entry.
+        self._used: WeakKeyDictionary[Transaction, dict[Where, int]] = WeakKeyDictionary()
 
     def __len__(self) -> int:
         return len(self.tracker)
@@ -106,19 +104,38 @@ class Acknowledger:
 
         Calls in one turn of the event loop share requests. Requests are repeated, also after
         reconnects, for one operation timeout. Raises the service's refusal of what this call
-        acknowledges, or `Timeout` if the outcome is unknown.
+        acknowledges, `TransactionConflict` if the transaction has acknowledged part of it before,
+        or `Timeout` if the outcome is unknown.
         """
+        self._use(txn, acks)
         entries = sum(
             1 if size else len(self.tracker.parts_of(at)) for at, (size, _) in acks.items()
         )
         turn = self._turns.get(txn)
-        if turn is None or not turn.takes(acks, entries):
+        if turn is None or not turn.takes(entries):
             turn = self._turns[txn] = _Turn()
             turn.told = self._core.spawn(self._tell_turn(txn, turn))
         turn.add(acks, entries)
         await asyncio.shield(turn.told)
         if turn.refused:
             await self._tell_all(txn, acks)
+
+    def _use(self, txn: Transaction, acks: Mapping[Where, Part]) -> None:
+        """Note what a transaction acknowledges. Raises `TransactionConflict` for a repetition.
+
+        A message may be delivered twice, e.g. after another transaction was aborted. If a
+        transaction used both copies, the results of both would be committed. The service refuses
+        the second one as well, but not in a repeated attempt.
+        """
+        used = self._used.setdefault(txn, {})
+        for where, (size, bits) in acks.items():
+            if used.get(where, 0) & (bits if size else -1):
+                raise TransactionConflict(
+                    f"{txn!r} has already acknowledged a message of entry {where}: the message was"
+                    " delivered twice; abort the transaction"
+                )
+        for where, (size, bits) in acks.items():
+            used[where] = used.get(where, 0) | (bits if size else -1)
 
     async def _tell_turn(self, txn: Transaction, turn: _Turn) -> None:
         await asyncio.sleep(0)  # lets other acknowledgements of this turn join
@@ -152,17 +169,20 @@ class Acknowledger:
     async def _tell_in(self, txn: Transaction, kind: Any, acks: list[PendingAck]) -> None:
         attachment, moves = self._attachment, self._moves
         await txn.join_subscription(attachment.topic, self._subscription.name)
+        command = pb.CommandAck(ack_type=kind)
+        command.message_id.extend(map(_acked, acks))
+        command.txnid_most_bits, command.txnid_least_bits = txn.txn_id
 
         async def attempt() -> None:
             connection = await attachment.attached()
             txn.check()  # the id means another transaction in another cluster
             if moves != self._moves:
                 return  # a seek invalidated earlier acknowledgements
-            command = pb.CommandAck(consumer_id=attachment.consumer_id, ack_type=kind)
-            command.message_id.extend(map(_acked, acks))
-            command.txnid_most_bits, command.txnid_least_bits = txn.txn_id
-            # The same request in the same transaction is a repetition for the service.
-            answer = await connection.request(command, self._core.attempt_timeout)
+            command.consumer_id = attachment.consumer_id
+            try:
+                answer = await connection.request(command, self._core.attempt_timeout)
+            finally:
+                command.repeated_attempt = True  # the service may have recorded it
             if answer.error == pb.ConsumerNotFound:
                 raise NotConnected(answer.message)  # closed there: subscribes again
             if answer.HasField("error"):
@@ -179,6 +199,7 @@ class Acknowledger:
     def moved(self) -> None:
         """Note that a seek of this consumer invalidated earlier acknowledgements."""
         self.tracker.reset()
+        self._used.clear()
         self._moves += 1
 
     def schedule(self) -> None:

@@ -69,8 +69,9 @@ class AckInTransaction:
     partition's end, or if an earlier command gave a batch another size; CONFLICT if an entry, or a
     named message of a batch, is acknowledged, on its way to the dead-letter topic, or pending in a
     transaction; NOT_FOUND before `Create`. ``transaction`` itself counts among those transactions,
-    except for what it acknowledged cumulatively. A command is a repetition if all of it is pending
-    in ``transaction``: it changes nothing and has the same reply.
+    except for what it acknowledged cumulatively. With ``may_repeat``, a command all of which is
+    pending in ``transaction`` changes nothing and has the same reply. Without it such a command is
+    refused, as by Pulsar: the client got the message twice, and used both copies.
     """
 
     transaction: TransactionId
@@ -78,6 +79,7 @@ class AckInTransaction:
     ranges: Sequence[Range] = ()
     partial: Sequence[BatchAck] = ()
     consumer: int = 0  # for tracing (`velaray.actors.subscription.tracing`)
+    may_repeat: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,7 @@ def decide_ack(
         return refuse(Reason.INVALID, invalid)
     ranges = normalized(command.ranges)
     parts = _messages(command.partial, RangeSet(ranges))
-    if _is_repetition(pending, cursor, command.transaction, ranges, parts):
+    if command.may_repeat and _is_repetition(pending, cursor, command.transaction, ranges, parts):
         return Decision(reply=NowPending(tuple(ranges), tuple(parts)))
     conflict = _conflict_of_ranges(
         pending, cursor, command.transaction, ranges

@@ -137,7 +137,8 @@ class Acknowledgements:
     async def ack_in_transaction(self, request: AckEntriesInTransaction) -> None:
         """Keep acknowledgements until their transaction ends.
 
-        Raises `RemoteError` (CONFLICT) and keeps none of them if another transaction has one.
+        Raises `RemoteError` (CONFLICT) and keeps none of them if a transaction has one; this
+        transaction itself counts unless ``request.may_repeat``.
         """
         state = self._state
         parts = [
@@ -147,6 +148,7 @@ class Acknowledgements:
         transaction = TransactionId(*request.transaction)
         command = AckInTransaction(transaction, request.end, pairs(request.ranges), parts)
         command.consumer = self._trace_number(request.number)
+        command.may_repeat = request.may_repeat
 
         def set_aside() -> None:
             if state.current:

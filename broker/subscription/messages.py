@@ -183,13 +183,17 @@ class GetWaiting(Request[tuple[dict[str, tuple[Point, Progress]], list[str]]]):
 
 
 class AckEntriesInTransaction(Request[None]):
-    """Keep acknowledgements until the transaction ends; batches are (offset, words, messages)."""
+    """Keep acknowledgements until the transaction ends; batches are (offset, words, messages).
+
+    ``may_repeat``: an earlier attempt may have been recorded, so that it is no conflict.
+    """
 
     number: int
     transaction: Point
     end: int
     ranges: Sequence[int]
     partial: Sequence[tuple[int, Sequence[int], int]]
+    may_repeat: bool
 
 
 class AckEntriesBeforeInTransaction(Request[None]):

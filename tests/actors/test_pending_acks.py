@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -166,6 +167,16 @@ def test_a_repetition_in_the_same_transaction_changes_nothing(command) -> None:
         .when(command)
         .then(events=[])
         .then_state(lambda state: state.pending.transactions() == [ONE])
+    )
+
+
+@pytest.mark.parametrize("command", REPEATED)
+def test_a_first_attempt_in_the_same_transaction_is_in_conflict(command) -> None:
+    (
+        begun()
+        .when(AckInTransaction(ONE, END, [(2, 5)], [BatchAck(7, 0b1100, 4)]))
+        .when(replace(command, may_repeat=False))
+        .then_refused(Reason.CONFLICT, "it is pending in transaction")
     )
 
 

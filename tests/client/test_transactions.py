@@ -164,6 +164,31 @@ def test_of_a_batch_that_was_delivered_twice_no_message_counts_twice(cluster) ->
     run(cluster, scenario)
 
 
+@pytest.mark.parametrize("consumers", ["one", "two"])
+@pytest.mark.parametrize("batching", [False, True])
+def test_a_transaction_acknowledges_a_message_once(cluster, batching, consumers) -> None:
+    """Both copies of a message that is delivered twice can't have results in one transaction."""
+
+    async def scenario(client: Client, topic: str) -> None:
+        producer = await client.create_producer(topic, batching_enabled=batching)
+        one = await client.subscribe(topic, "s", SHARED, initial_position=EARLIEST)
+        await asyncio.gather(*(producer.send(b"%d" % number) for number in range(3)))
+        messages = [await one.receive(timeout_millis=20_000) for _ in range(3)]
+        second = one if consumers == "one" else await client.subscribe(topic, "s", SHARED)
+        txn = await client.new_transaction()
+        await one.acknowledge(messages[1], txn=txn)
+        with pytest.raises(velaray.TransactionConflict):
+            await second.acknowledge(messages[1].message_id(), txn=txn)
+        with pytest.raises(velaray.TransactionHasOperationFailed):
+            await txn.commit()
+        async with await client.new_transaction() as another:
+            await one.acknowledge_many(messages, txn=another)
+        await one.redeliver_unacknowledged_messages()
+        assert await nothing_comes(one)
+
+    run(cluster, scenario)
+
+
 class Doubling(velaray.ProducerInterceptor):
     def before_send(self, producer: Any, message: Any) -> Any:
         return velaray.OutgoingMessage(message.data() * 2)

@@ -31,7 +31,7 @@ _CODES: dict[str, pb.ServerError] = {
 
 
 class _Conflict(Exception):
-    """A message is acknowledged already, or pending in another transaction."""
+    """A message is acknowledged already, or pending in a transaction."""
 
 
 class TransactionAcks:
@@ -115,8 +115,14 @@ async def _individual(
         else:
             offsets.append(offset)
     last = max([*offsets, *(at for at, _, _ in partial)], default=-1) + 1
-    end, ranges = log.end_offset, flat_ranges(offsets)
-    return last, AckEntriesInTransaction(consumer.number, transaction, end, ranges, partial)
+    return last, AckEntriesInTransaction(
+        consumer.number,
+        transaction,
+        log.end_offset,
+        flat_ranges(offsets),
+        partial,
+        command.repeated_attempt,
+    )
 
 
 async def _cumulative(
