@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ class World:
         client: Client,
         *ids: Position,
         up_to: bool = False,
-        transaction: dict[str, int] | None = None,
+        transaction: Mapping[str, int | bool] | None = None,
         **more: Any,
     ) -> Any:
         """The answer, as a receipt is asked for."""
@@ -243,8 +243,12 @@ class Transaction:
         partition.publishing.admission._open.add((self.id, "s"))
         return self
 
-    async def ack(self, client: Client, *ids: Position, **more: Any) -> Any:
-        named = {"txnid_most_bits": self.id.coordinator, "txnid_least_bits": self.id.sequence}
+    async def ack(self, client: Client, *ids: Position, repeated: bool = False, **more: Any) -> Any:
+        named = {
+            "txnid_most_bits": self.id.coordinator,
+            "txnid_least_bits": self.id.sequence,
+            "repeated_attempt": repeated,
+        }
         return await self.world.ack(client, *ids, transaction=named, **more)
 
     async def commit(self) -> None:
@@ -258,10 +262,14 @@ def test_transactions_acknowledge_the_right_messages() -> None:
         transaction = await Transaction(world, 1).open()
         assert not (await transaction.ack(client, world.ids[1], world.ids[3])).HasField("error")
         other = await Transaction(world, 2).open()
-        for each, unsuited in ((transaction, unknown(world)), (other, world.ids[1])):
+        for each, unsuited in (
+            (transaction, unknown(world)),
+            (other, world.ids[1]),
+            (transaction, world.ids[1]),
+        ):
             answer = await each.ack(client, unsuited)
             assert answer.error == pb.TransactionConflict
-        repeated = await transaction.ack(client, world.ids[1])
+        repeated = await transaction.ack(client, world.ids[1], repeated=True)
         assert not repeated.HasField("error")
         assert await world.unacked() == [0, 1, 2, 3, 4, 5]
         await transaction.commit()

@@ -212,7 +212,7 @@ def test_nobody_gets_what_is_about_to_be_pending_in_a_transaction(rolling):
             partition.runtime._parked = []
         else:
             partition.runtime.journal.commit = slow_commit  # type: ignore[method-assign]
-        ack = [1, [0, 7], 5, [1, 3], []]
+        ack = [1, [0, 7], 5, [1, 3], [], False]
         asked = asyncio.create_task(partition.dispatcher.on_request(AckEntriesInTransaction(*ack)))
         await asyncio.sleep(0)
         partition.tell(Detach(1, False))
