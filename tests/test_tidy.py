@@ -29,7 +29,6 @@ LARGE_CLASSES: dict[str, tuple[int, int]] = {
     "PartitionActor": (400, 31),
     "Replicator": (446, 39),
     "ReplicatorActor": (400, 49),
-    "SchemaRegistryActor": (400, 31),
     "SubscriptionActor": (400, 40),
     "SubscriptionChannel": (694, 56),
 }

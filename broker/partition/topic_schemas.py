@@ -1,8 +1,9 @@
-"""A partition's side of its topic's schema registry: what it asks, and what it keeps.
+"""A partition's access to its topic's schema registry, with a cache.
 
-What a version is never changes, so that is kept. Which version a producer's schema is holds until
-versions are deleted; the registry has this side forget then, before the deletion is answered, and
-a link that breaks makes it forget as well.
+A version never changes, so it is cached without limit of time. The version of a producer's schema
+is valid until versions are deleted. The registry invalidates it before it answers a deletion. A
+partition that can't be reached stops using it when its lease ends, and the deletion waits for that
+(decision 0037).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 from velaray.actors.machine import Reason
 from velaray.broker.schema_registry.schema_calls import (
     ENFORCED,
+    LEASE_S,
     STRATEGY,
     asked,
     has_registry,
@@ -27,7 +29,7 @@ from velaray.topology.actor_system import REACH_TIMEOUT_S, ActorSystem, persist
 from velaray.topology.rpc import RemoteError, RpcConnection, RpcConnectionClosed
 
 KEPT = 1000
-"""So many answers of each kind are kept at most; then all are forgotten."""
+"""The number of cached answers of each kind; a full cache is cleared."""
 
 _NO_SCHEMA = "Producers cannot connect or send message without a schema to topics with a schema"
 _Schema = tuple[str, bytes, tuple[tuple[str, str], ...]]
@@ -47,7 +49,8 @@ class TopicSchemas:
         self._linking = asyncio.Lock()
         self._made = False
         self._forgotten = 0
-        self._registered: dict[_Schema, int] = {}
+        # Versions of producers' schemas, each with the end of its lease.
+        self._registered: dict[_Schema, tuple[int, float]] = {}
         self._versions: dict[int, dict[str, Any]] = {}
 
     async def of_producer(self, info: SchemaInfo | None, role: str) -> int | None:
@@ -63,13 +66,14 @@ class TopicSchemas:
                 raise RemoteError(Reason.INCOMPATIBLE_SCHEMA, _NO_SCHEMA)
             return None
         name = (str(info.type), info.data, tuple(sorted(info.properties.items())))
-        known = self._registered.get(name)
-        if known is not None:
+        now = asyncio.get_running_loop().time()
+        known, lease_end = self._registered.get(name, (0, now))
+        if now < lease_end:
             return known
         forgotten = self._forgotten
         found = await self._ask("register", asked(info, policies, role))
         if forgotten == self._forgotten:
-            _keep(self._registered, name, found["version"])
+            _keep(self._registered, name, (found["version"], now + LEASE_S))
         return int(found["version"])
 
     async def of_consumer(self, info: SchemaInfo | None, *, active: bool, role: str) -> None:
@@ -123,7 +127,7 @@ class TopicSchemas:
         return await self._rpc_connection.request(method, args)
 
     async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
-        """``forget`` what was said about producers' schemas."""
+        """``forget``: drop the cached versions of producers' schemas."""
         if method != "forget":
             raise RemoteError(Reason.NOT_FOUND, f"a partition knows no {method!r} here")
         self._forget()
@@ -132,7 +136,7 @@ class TopicSchemas:
         """The registry sends none."""
 
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
-        """Nobody would say when to forget."""
+        """Drop the cached versions: nobody would invalidate them."""
         if self._rpc_connection is rpc_connection:
             self._rpc_connection = None
         self._forget()
@@ -142,7 +146,7 @@ class TopicSchemas:
         self._registered.clear()
 
     def close(self) -> None:
-        """Let go of the registry."""
+        """Close the connection to the registry."""
         if self._rpc_connection is not None:
             self._rpc_connection.close()
 

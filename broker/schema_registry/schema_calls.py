@@ -20,6 +20,10 @@ LEGACY_JSON = "schemaJsonAllowLegacyJacksonFormat"
 NATIVE_FIELDS = "schemaProtobufNativeFieldCheck"
 POLICIES = (STRATEGY, ENFORCED, AUTO_UPDATE, LEGACY_JSON, NATIVE_FIELDS)
 
+LEASE_S = 2.0
+"""Seconds for which a partition may use a cached version, from the moment it asked. A deletion
+waits that long for partitions that can't be reached."""
+
 
 def info_fields(info: SchemaInfo) -> dict[str, Any]:
     """The fields of a schema in a call."""

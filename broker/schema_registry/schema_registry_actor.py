@@ -18,20 +18,17 @@ from velaray.actors.schema_registry.machine import (
     Version,
 )
 from velaray.broker.journaled_actor import JournaledActor, WasDeleted
+from velaray.broker.schema_registry.followers import Followers
 from velaray.broker.schema_registry.schema_calls import info_fields, info_of, no_schema
 from velaray.events.ids import ActorKey
 from velaray.schemas import InvalidSchemaError
 from velaray.schemas.compatibility import Rules, Strategy, producer_problems
 from velaray.schemas.validation import UNSTORED, identity, validate
-from velaray.topology.actor_system import ActorSystem
+from velaray.topology.actor_system import ActorSystem, Address
 from velaray.topology.rpc import RemoteError, RpcConnection
-from velaray.topology.transient import NO_ANSWER
 
 QUIET_S = 2.0
 """A registry that answered within this many seconds isn't idle."""
-FORGET_S = 5.0
-"""The seconds in which a partition must confirm that it dropped a cached schema. Otherwise its
-connection is closed, which drops its cache."""
 
 
 def _rules(args: dict[str, Any]) -> Rules:
@@ -60,9 +57,15 @@ class SchemaRegistryActor(JournaledActor):
 
     def __init__(self, key: ActorKey, actor_system: ActorSystem) -> None:
         super().__init__(key, actor_system, SchemaRegistryMachine())
-        self._followers: set[RpcConnection] = set()
+        self._followers = Followers()
         self._busy = 0
         self._used_s = -math.inf
+
+    async def start(self) -> Address:
+        """Recover and listen; an earlier activation can't answer any more."""
+        address = await super().start()
+        self._followers.recovered()
+        return address
 
     async def ask_whether_it_exists(self) -> None:
         """Ask the catalog for the topic."""
@@ -80,11 +83,13 @@ class SchemaRegistryActor(JournaledActor):
         if method == "follow":
             self._followers.add(rpc_connection)
             return None
+        if method == "register":
+            self._followers.grant(rpc_connection)
         return await self.call(method, args)
 
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
-        """Remove the follower, which drops its cache with the connection."""
-        self._followers.discard(rpc_connection)
+        """Remove the follower."""
+        self._followers.lost(rpc_connection)
 
     async def call(self, method: str, args: dict[str, Any]) -> Any:
         """Answer a call: ``register``, ``attach`` and ``delete`` change something; ``schema``,
@@ -145,16 +150,10 @@ class SchemaRegistryActor(JournaledActor):
 
     async def _delete(self, args: dict[str, Any]) -> int:
         """Delete all versions up to ``through``; returns the number of the deletion. When it
-        returns, no partition has a deleted schema in its cache."""
+        returns, no partition uses a deleted schema from its cache."""
         found = await self._ask(Delete(args["through"], args["forced"], args["role"]))
-        await asyncio.gather(*map(self._have_forget, list(self._followers)))
+        await self._followers.drop_caches()
         return int(found.version)
-
-    async def _have_forget(self, rpc_connection: RpcConnection) -> None:
-        try:
-            await rpc_connection.request("forget", None, FORGET_S)
-        except NO_ANSWER:
-            rpc_connection.abort()
 
     async def _schema(self, args: dict[str, Any]) -> dict[str, Any]:
         """One version, deleted or not; None: the latest live one."""

@@ -15,6 +15,7 @@ from tests.support.local_cluster import LocalCluster
 from tests.topology.schema_wire import AUTO, ONE, TEXT, THREE, TWO, Peer, Refused, World, avro
 from tests.topology.schema_wire import run as run_world
 from velaray.broker.garbage_collection.topic_deletion import delete_topic
+from velaray.broker.partition import topic_schemas
 from velaray.broker.schema_registry.schema_calls import has_registry
 from velaray.events.ids import ActorKey, ActorKind, TopicName
 from velaray.journal.files import FileStore
@@ -294,17 +295,24 @@ def test_the_front_door_tells_schemas_as_partitions_do(run: Run) -> None:
     run(scenario)
 
 
-def test_what_a_partition_was_told_it_needn_t_ask_again(run: Run) -> None:
-    """Until the registry is gone: then there would be no notice of its end."""
+def test_a_partition_caches_versions_while_it_has_a_lease(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache ends with the connection to the registry as well."""
+    monkeypatch.setattr(topic_schemas, "LEASE_S", 1000.0)
 
     async def scenario(world: World) -> None:
         peer, key = await world.connect(), await world.registry()
         await peer.produce(ONE)
-        stats = world.cluster.actor_system.actors[key].runtime.stats
-        asked = stats.commands
+        runtime = world.cluster.actor_system.actors[key].runtime
+        asked = runtime.stats.commands
         for _ in range(5):
             assert await peer.produce(ONE) == 0
-        assert stats.commands == asked
+        assert runtime.stats.commands == asked
+        monkeypatch.setattr(topic_schemas, "LEASE_S", 0.0)
+        assert await peer.produce(TWO) == 1
+        assert await peer.produce(TWO) == 1
+        assert runtime.stats.commands == asked + 2
         world.cluster.kill(key)
         assert await peer.produce(ONE) == 0
         assert world.cluster.actor_system.actors[key].runtime.stats.replayed
@@ -349,6 +357,28 @@ def test_no_partition_takes_a_deleted_schema_for_a_live_one(cluster: LocalCluste
             assert await delete(world, number) == number + 1
 
     run_world(cluster, "forgetting-schemas", scenario)
+
+
+def test_a_partition_whose_connection_is_lost_at_the_registry_uses_no_deleted_schema(
+    run: Run,
+) -> None:
+    """The partition doesn't notice that the connection is lost."""
+
+    async def scenario(world: World) -> None:
+        peer = await world.connect()
+        assert await peer.produce(ONE) == 0
+        registry = world.cluster.actor_system.actors[await world.registry()]
+        (rpc_connection,) = registry.rpc_connections.rpc_connections
+
+        async def lose() -> None:
+            registry.on_rpc_closed(rpc_connection)
+
+        losing = asyncio.run_coroutine_threadsafe(lose(), world.cluster.loop)
+        await asyncio.wrap_future(losing)
+        assert await delete(world, 0) == 1
+        assert await peer.produce(ONE) == 2
+
+    run(scenario)
 
 
 def test_a_deleted_topic_takes_its_registry_along(run: Run) -> None:

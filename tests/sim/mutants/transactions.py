@@ -29,7 +29,6 @@ from velaray.broker.coordinator.transaction_completion import TransactionComplet
 from velaray.broker.partition.entry_log import EntryLog
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.partition.transaction_admission import TransactionAdmission
-from velaray.client.acknowledging import Acknowledger
 from velaray.client.acks import AckTracker
 from velaray.client.partition_producer import PartitionProducer
 from velaray.client.transactions import Transaction
@@ -281,14 +280,6 @@ def _detect_no_conflicts(original: Any) -> Any:
     return lambda *arguments: ""
 
 
-def _take_all_for_repetitions(original: Any) -> Any:
-    def decide_ack(pending: Any, cursor: Any, leaving: Any, command: Any) -> Decision:
-        command.may_repeat = True
-        return original(pending, cursor, leaving, command)
-
-    return decide_ack
-
-
 def _acknowledge_twice_in_transactions(original: Any) -> Any:
     def conflict(pending: Any, cursor: Any, transaction: Any, what: Any) -> str:
         found: str = original(pending, cursor, transaction, what)
@@ -504,14 +495,6 @@ MUTANTS = {
             (pending_acks, "_conflict_of_parts", _acknowledge_twice_in_transactions),
         ),
         100,
-    ),
-    "acknowledge-both-copies": Mutant(
-        "a transaction acknowledges a message that was delivered to it twice two times",
-        (
-            (Acknowledger, "_use", do_nothing),
-            (pending_acks, "decide_ack", _take_all_for_repetitions),
-        ),
-        300,
     ),
     "commit-failed-transactions": Mutant(
         "a client commits although an operation of the transaction failed",
