@@ -30,7 +30,11 @@ Replace = Callable[[Any, str, Any], None]
 
 @dataclass(eq=False)
 class _Counts:
-    """The counts of a subscription's actor between two moves of its cursor."""
+    """The counts of a subscription's actor between two moves of its cursor.
+
+    The next dispatcher doesn't have them if a full disk kept them from being ``stored``, or if the
+    cursor was moved while there was no dispatcher.
+    """
 
     number: int
     cursor: Cursor
@@ -66,6 +70,12 @@ class _Watch:
         """The disk was full: the next dispatcher begins with other counts."""
         if runtime in self._counts:
             self._counts[runtime].stored = False
+
+    def moved(self, cursor: Cursor) -> None:
+        """The cursor was moved: a dispatcher that begins afterwards has other counts."""
+        for counts in self._counts.values():
+            if counts.cursor is cursor:
+                counts.stored = False
 
     def reset(self, dispatcher: Dispatcher) -> None:
         """All counts begin anew."""
@@ -154,7 +164,8 @@ def watch_losses(replace: Replace, history: History) -> None:
 
 def _watch_counts(replace: Replace, watch: _Watch) -> None:
     """Have the watch know with which counts a dispatcher begins."""
-    opened, submit, reset = SubscriptionDispatcher._open, Runtime.submit, Dispatcher.reset
+    opened, submit = SubscriptionDispatcher._open, Runtime.submit
+    reset, move = Dispatcher.reset, Cursor.reset
 
     async def has_opened(self: SubscriptionDispatcher, *arguments: Any) -> int:
         mark = await opened(self, *arguments)
@@ -173,6 +184,11 @@ def _watch_counts(replace: Replace, watch: _Watch) -> None:
         watch.reset(self)
         reset(self, next_offset)
 
+    def was_moved(self: Cursor, next_offset: int) -> None:
+        watch.moved(self)
+        move(self, next_offset)
+
     replace(SubscriptionDispatcher, "_open", has_opened)
     replace(Runtime, "submit", submitted)
     replace(Dispatcher, "reset", was_reset)
+    replace(Cursor, "reset", was_moved)
