@@ -13,11 +13,11 @@ export RAY_USAGE_STATS_ENABLED := 0
 
 # How many seeds `make sim` runs.
 SEEDS ?= 200
-# How many processes share the test files: one a core where tests compute, more where they mostly
-# wait. A file's tests stay together, for the sake of the clusters that they share.
-JOBS ?= 2
-FAST_JOBS ?= 3
-PYTEST = $(PYTHON) -m pytest --dist loadfile --no-loadscope-reorder
+# The number of processes that share the test files. It is greater than the number of cores, since
+# many tests wait. A file's tests stay together, because they share a cluster.
+JOBS ?= 3
+PYTEST = $(PYTHON) -m pytest --dist loadfile --no-loadscope-reorder --numprocesses $(JOBS) \
+  --durations 30
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo demo-transactions demo-spark demo-migration test test-fast test-slow test-long sim coverage lint bench bench-docs bench-alone proto diagram clean
@@ -73,10 +73,10 @@ test-long: $(DEV) ## Run the tests that take a minute or more each (under 15 min
 	$(PYTHON) -m pytest -m long -o faulthandler_timeout=0
 
 test-fast: $(DEV) ## Run the tests that need no Ray and little time (under 8 minutes)
-	$(PYTEST) --numprocesses $(FAST_JOBS) -m "not slow and not ray and not long"
+	$(PYTEST) -m "not slow and not ray and not long"
 
 test-slow: $(DEV) ## Run the tests that need Ray or more time (under 25 minutes)
-	$(PYTEST) --numprocesses $(JOBS) -m "(slow or ray) and not long"
+	$(PYTEST) -m "(slow or ray) and not long"
 
 sim: $(DEV) ## Simulate clusters under faults: make sim SEEDS=1000
 	@$(PYTHON) -m tests.sim --seeds $(SEEDS)
