@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from velaray.actors.machine import Machine, Reason
 from velaray.actors.runtime import Runtime, Stopped
+from velaray.broker.actor_tasks import ActorTasks
 from velaray.broker.garbage_collection.ledger_keeper import (
     HISTORY_BYTES,
     LedgerKeeper,
@@ -48,7 +49,8 @@ class JournaledActor(ActorBase):
         """When the last recovery began and ended."""
         self.rpc_connections = RpcServer(self, actor_system.config.rpc_key)
         self.keeper = LedgerKeeper(self)
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = ActorTasks(key, actor_system)
+        self.spawn = self._tasks.spawn
 
     async def start(self) -> Address:
         """Recover from the journal and listen.
@@ -146,22 +148,6 @@ class JournaledActor(ActorBase):
             await asyncio.sleep(CONFIRM_S)
             await journal.confirm()
 
-    def spawn(self, work: Any) -> asyncio.Task[Any]:
-        """Run a coroutine as a task of this actor, which is cancelled with the actor.
-
-        An error that the coroutine raises ends the actor.
-        """
-        task: asyncio.Task[Any] = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_ended)
-        return task
-
-    def _task_ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, Stopped):
-            self.actor_system.fatal(self.key, error)
-
     async def call(self, method: str, args: dict[str, Any]) -> Any:
         """Answer the calls of every actor: ``describe``, ``ledgers`` and ``metrics``."""
         if method == "ledgers":
@@ -197,17 +183,13 @@ class JournaledActor(ActorBase):
     async def stop(self) -> None:
         """Close connections, finish what is under way, close the journal."""
         self.rpc_connections.stop()
-        self._cancel()
+        self._tasks.cancel()
         if hasattr(self, "runtime"):  # else it never started
             await self.runtime.close()
 
     def abort(self) -> None:
         """Stop as a crash would."""
         self.rpc_connections.abort()
-        self._cancel()
+        self._tasks.cancel()
         if hasattr(self, "runtime"):
             self.runtime.abort()
-
-    def _cancel(self) -> None:
-        for task in self._tasks:
-            task.cancel()

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from velaray.actors.machine import Reason
+from velaray.broker.actor_tasks import ActorTasks
 from velaray.broker.garbage_collection.collector_metrics import CollectorMetrics
 from velaray.broker.garbage_collection.collectors import ensure_deletion_topics, has_work
 from velaray.broker.garbage_collection.deletion import DEAD, EVENTS, OPERATOR, RETRY, WORKER
@@ -83,8 +84,8 @@ class GarbageCollector(ActorBase):
         self._connecting = asyncio.Lock()
         self._enqueuing = 0
         self._room = asyncio.Semaphore(AT_ONCE)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._handling: set[asyncio.Task[None]] = set()
+        self._tasks = ActorTasks(key, actor_system)
+        self._handling = ActorTasks(key, actor_system)
         self._stopping = False
         self._drained = False
 
@@ -94,8 +95,8 @@ class GarbageCollector(ActorBase):
         """Create the topics if needed, and begin. Raises what `ActorSystem.call` raises."""
         await ensure_deletion_topics(self.actor_system)
         rpc_port = await self.rpc_connections.start(self.config.host)
-        self._spawn(self._consume(), self._tasks)
-        self._spawn(self._look_for_work(), self._tasks)
+        self._tasks.spawn(self._consume())
+        self._tasks.spawn(self._look_for_work())
         return Address(self.config.host, 0, rpc_port)
 
     def idle(self) -> bool:
@@ -108,9 +109,7 @@ class GarbageCollector(ActorBase):
         activation."""
         self._stopping = True
         self.rpc_connections.stop()
-        tasks = [*self._tasks, *self._handling]
-        for task in tasks:
-            task.cancel()
+        tasks = [*self._tasks.cancel(), *self._handling.cancel()]
         if tasks:
             await asyncio.wait(tasks)
         if self._client is not None:
@@ -120,22 +119,10 @@ class GarbageCollector(ActorBase):
         """Stop as a crash would."""
         self._stopping = True
         self.rpc_connections.abort()
-        for task in (*self._tasks, *self._handling):
-            task.cancel()
+        self._tasks.cancel()
+        self._handling.cancel()
         if self._client is not None:
             self._client.abort()
-
-    def _spawn(self, work: Any, among: set[asyncio.Task[None]]) -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(work)
-        among.add(task)
-
-        def ended(task: asyncio.Task[None]) -> None:
-            among.discard(task)
-            error = None if task.cancelled() else task.exception()
-            if error is not None:
-                self.actor_system.fatal(self.key, error)
-
-        task.add_done_callback(ended)
 
     # -- calls -----------------------------------------------------------------------
 
@@ -281,7 +268,7 @@ class GarbageCollector(ActorBase):
             self.meter.received += 1
             self._drained = False
             await self._room.acquire()
-            self._spawn(self._handle(consumer, message), self._handling)
+            self._handling.spawn(self._handle(consumer, message))
 
     async def _subscribed(self) -> Consumer[Event]:
         policy = ConsumerDeadLetterPolicy(

@@ -11,7 +11,6 @@ from velaray.actors.schema_registry import machine as schema_registry
 from velaray.actors.schema_registry.machine import Registered, RegistryState, SchemaRegistryMachine
 from velaray.broker.partition.partition_actor import PartitionActor
 from velaray.broker.partition.topic_schemas import TopicSchemas
-from velaray.broker.schema_registry.followers import Followers
 
 
 def _begin_again_after_deletions(original: Any) -> Any:
@@ -101,11 +100,6 @@ MUTANTS: dict[str, Mutant] = {
         "partitions keep deleted schemas in their cache",
         ((TopicSchemas, "_forget", do_nothing),),
         80,
-    ),
-    "ignore-leases-of-schemas": Mutant(
-        "a deletion of schemas doesn't wait for partitions that can't be reached",
-        ((Followers, "lost", do_nothing),),
-        600,
     ),
     "one-version-for-all-schemas": Mutant(
         "a partition caches versions by type",
