@@ -12,7 +12,7 @@ import io
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from google.protobuf.message import Message
@@ -254,8 +254,10 @@ def _again(
             segments = {segment: contents[digest] for segment, digest in given.items()}
             states[number] = machine.restore(segments)
         case "decide":
+            command, now_ms = given
+            _complete(command)
             try:
-                return _outcome(machine.decide(states[number], *given))
+                return _outcome(machine.decide(states[number], command, now_ms))
             except (JournalError, LookupError, ValueError) as error:
                 return digest_of(error)
         case "evolve":
@@ -270,6 +272,13 @@ def _again(
         case "crowded":
             return digest_of(machine.needs_checkpoint(states[number]))
     return b""
+
+
+def _complete(command: Any) -> None:
+    """Give fields that the command's class has got since the recording their defaults."""
+    for each in fields(command):
+        if each.default is not MISSING and not hasattr(command, each.name):
+            object.__setattr__(command, each.name, each.default)
 
 
 def _stored(place: list[Any], contents: Mapping[bytes, bytes]) -> StoredSegment:

@@ -171,7 +171,7 @@ class World:
         partition = await self.site.partition()
         channel = await partition.subscriptions.durable_channel("s", 0, {})
         try:
-            args = [1, transaction, len(self.log), [first, end], []]
+            args = [1, transaction, len(self.log), [first, end], [], False]
             await channel.ask(AckEntriesInTransaction(*args))
         except RemoteError as error:
             assert error.kind == Reason.CONFLICT
@@ -488,7 +488,7 @@ def test_what_an_aborted_transaction_acknowledged_was_delivered_in_vain() -> Non
         await until(lambda: has(client, 2))
         await world.export()
         channel = (await site.partition()).subscriptions.channels["s"]
-        await channel.ask(AckEntriesInTransaction(1, (0, 1), 2, [1, 2], []))
+        await channel.ask(AckEntriesInTransaction(1, (0, 1), 2, [1, 2], [], False))
         end = {"coordinator": 0, "sequence": 1, "subscription": "s", "commit": False, "alone": True}
         await site.call("end_transaction", **end)
         await until(lambda: counted(site, world, {0: 0, 1: 1}))
