@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Concatenate, ParamSpec, TypeVar
 from warnings import warn
 
 from velaray.client.admin.clusters import Clusters
-from velaray.client.admin.connection import DEFAULT_URL, AdminConnection, Requests
+from velaray.client.admin.connection import AdminConnection
 from velaray.client.admin.ledgers import Ledgers
 from velaray.client.admin.migrations import FailOvers, Migrations, Pulls
 from velaray.client.admin.namespaces import Namespaces, Policies
@@ -35,12 +35,12 @@ def _deprecated(name: str, call: Callable[P, ResultT]) -> Callable[P, ResultT]:
 
 
 def _call(
-    group: Callable[[Requests], GroupT], method: Callable[Concatenate[GroupT, P], ResultT]
-) -> Callable[Concatenate[Requests, P], ResultT]:
+    group: Callable[[AdminConnection], GroupT], method: Callable[Concatenate[GroupT, P], ResultT]
+) -> Callable[Concatenate[AdminConnection, P], ResultT]:
     """Return a method of `Admin` that calls ``method`` of a resource's class."""
 
     @wraps(method)
-    def call(self: Requests, /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
+    def call(self: AdminConnection, /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
         return method(group(self), *args, **kwargs)
 
     return call
@@ -62,29 +62,18 @@ class Admin(AdminConnection):
     tenant's partitions, topics and schemas.
     """
 
-    def __init__(
-        self,
-        url: str = DEFAULT_URL,
-        *,
-        token: str | None = None,
-        timeout_s: float = 90.0,
-        client_version: str | None = None,
-    ) -> None:
-        """``timeout_s`` limits every request; ``client_version`` is sent as the user agent.
-        Raises `ValueError` if ``url`` isn't http(s)."""
-        super().__init__(url, token=token, timeout_s=timeout_s, client_version=client_version)
-        self.clusters = Clusters(self)
-        self.tenants = Tenants(self)
-        self.migrations = Migrations(self)
-        self.pulls = Pulls(self)
-        self.failovers = FailOvers(self)
-        self.namespaces = Namespaces(self)
-        self.policies = Policies(self)
-        self.topics = Topics(self)
-        self.subscriptions = Subscriptions(self)
-        self.schemas = Schemas(self)
-        self.transactions = Transactions(self)
-        self.ledgers = Ledgers(self)
+    clusters = cached_property(Clusters)
+    tenants = cached_property(Tenants)
+    migrations = cached_property(Migrations)
+    pulls = cached_property(Pulls)
+    failovers = cached_property(FailOvers)
+    namespaces = cached_property(Namespaces)
+    policies = cached_property(Policies)
+    topics = cached_property(Topics)
+    subscriptions = cached_property(Subscriptions)
+    schemas = cached_property(Schemas)
+    transactions = cached_property(Transactions)
+    ledgers = cached_property(Ledgers)
 
     health = _call(Clusters, Clusters.health)
     cluster_names = _call(Clusters, Clusters.names)

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from velaray.client.admin.connection import Requests
+from velaray.client.admin.connection import Resource
 from velaray.client.admin.paths import path_of
 
 
-class Clusters:
+class Clusters(Resource):
     """The known clusters."""
-
-    def __init__(self, requests: Requests) -> None:
-        self._requests = requests
 
     def __call__(self) -> dict[str, dict[str, Any]]:
         """Return the details of every known cluster, by name; see `get`."""
@@ -21,16 +18,16 @@ class Clusters:
 
     def health(self) -> None:
         """Return if the cluster answers; otherwise raise `AdminError`."""
-        self._requests.request("GET", "brokers/health")
+        self._connection.request("GET", "brokers/health")
 
     def names(self) -> list[str]:
         """Return the names of all known clusters."""
-        return list(self._requests.request("GET", "clusters"))
+        return list(self._connection.request("GET", "clusters"))
 
     def get(self, name: str) -> dict[str, Any]:
         """Return a cluster's ``serviceUrl`` (admin) and ``brokerServiceUrl``, whether it is the
         ``local`` one, whether this one ``hasToken`` for it, and its ``progress`` (see `create`)."""
-        return dict(self._requests.request("GET", path_of("clusters", name)))
+        return dict(self._connection.request("GET", path_of("clusters", name)))
 
     def create(
         self,
@@ -47,7 +44,7 @@ class Clusters:
         ``progress`` "snapshots" for a cluster that knows only Pulsar's snapshots of subscriptions.
         """
         body = {"brokerServiceUrl": service_url, "serviceUrl": admin_url, "progress": progress}
-        self._requests.request("PUT", path_of("clusters", name), body | _credentials(token))
+        self._connection.request("PUT", path_of("clusters", name), body | _credentials(token))
 
     def update(
         self,
@@ -61,12 +58,12 @@ class Clusters:
         """Change the given details of another cluster. An empty ``token`` removes it."""
         named = {"brokerServiceUrl": service_url, "serviceUrl": admin_url, "progress": progress}
         body = {field: value for field, value in named.items() if value is not None}
-        self._requests.request("POST", path_of("clusters", name), body | _credentials(token))
+        self._connection.request("POST", path_of("clusters", name), body | _credentials(token))
 
     def delete(self, name: str) -> None:
         """Forget another cluster. Raises `PreconditionFailed` while a tenant may use it, a policy
         names it, or it is the home cluster of a tenant."""
-        self._requests.request("DELETE", path_of("clusters", name))
+        self._connection.request("DELETE", path_of("clusters", name))
 
     def replication(
         self, topic: str | None = None, namespace: str | None = None
@@ -76,13 +73,13 @@ class Clusters:
         and more."""
         query = {"topic": topic, "namespace": namespace}
         given = {name: value for name, value in query.items() if value is not None}
-        return list(self._requests.request("GET", "replication", query=given, version=3))
+        return list(self._connection.request("GET", "replication", query=given, version=3))
 
     def give_up(self, cluster: str, topics: Sequence[str]) -> list[dict[str, Any]]:
         """Hide, permanently, the entries of another cluster's transactions that came to these
         topics only in part. Return by partition how many were ``given_up`` and ``released``."""
         body = {"cluster": cluster, "topics": list(topics)}
-        return list(self._requests.request("POST", "replication/give-up", body, version=3))
+        return list(self._connection.request("POST", "replication/give-up", body, version=3))
 
 
 def _credentials(token: str | None) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlencode, urljoin, urlsplit, urlunsplit
 
 from velaray.client.admin.errors import AdminError, Unavailable, error_of
@@ -14,32 +14,6 @@ DEFAULT_URL = "http://127.0.0.1:8080"
 MAX_REDIRECTS = 3
 """How often a request follows redirects to the home cluster of a tenant."""
 _ELSEWHERE = 307
-
-
-class Requests(Protocol):
-    """Sends requests, for the classes of the resources."""
-
-    def request(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        query: Mapping[str, str] | None = None,
-        version: int = 2,
-    ) -> Any:
-        """Return the parsed answer; None if it is empty."""
-        ...
-
-    def exchange(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        query: Mapping[str, str] | None = None,
-        version: int = 2,
-    ) -> tuple[HTTPResponse, bytes]:
-        """Return the answer and its content."""
-        ...
 
 
 class AdminConnection:
@@ -123,3 +97,10 @@ class AdminConnection:
             ) from error
         finally:
             connection.close()
+
+
+class Resource:
+    """Base of the classes of the resources."""
+
+    def __init__(self, connection: AdminConnection) -> None:
+        self._connection = connection

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from velaray.client.admin.connection import Requests
+from velaray.client.admin.connection import Resource
 from velaray.client.admin.paths import path_of
 
 
-class Ledgers:
+class Ledgers(Resource):
     """The ledgers of all journals."""
-
-    def __init__(self, requests: Requests) -> None:
-        self._requests = requests
 
     def audit(self) -> dict[str, Any]:
         """Compare the stored ledgers with the manifests and the queued deletions.
@@ -23,24 +20,24 @@ class Ledgers:
         ledger that no deletion is queued for, a *missing* one is listed but not stored. The
         journals in ``unreadable`` aren't counted; each has the reason.
         """
-        return dict(self._requests.request("GET", "ledgers/census", version=3))
+        return dict(self._connection.request("GET", "ledgers/census", version=3))
 
     def repair(self) -> dict[str, Any]:
         """Queue the deletion of all orphans; return the audit, with their number in
         ``announced``."""
-        return dict(self._requests.request("POST", "ledgers/census/repair", version=3))
+        return dict(self._connection.request("POST", "ledgers/census/repair", version=3))
 
     def get(self, ledger_id: int) -> dict[str, Any]:
         """Return where a ledger is, which journal owns it, and whether its deletion is queued.
 
         Raises `NotFound`.
         """
-        return dict(self._requests.request("GET", path_of("ledgers", str(ledger_id)), version=3))
+        return dict(self._connection.request("GET", path_of("ledgers", str(ledger_id)), version=3))
 
     def dead(self) -> list[dict[str, Any]]:
         """Return the deletions that were given up and neither retried nor forgotten, each with its
         ``id``."""
-        return list(self._requests.request("GET", "ledgers/dlq", version=3))
+        return list(self._connection.request("GET", "ledgers/dlq", version=3))
 
     def retry_dead(self, ids: Sequence[str] | None = None) -> int:
         """Retry deletions that were given up, by default all; return their number.
@@ -48,14 +45,16 @@ class Ledgers:
         Raises `NotFound` if an id is unknown.
         """
         body = _ids(ids)
-        return int(self._requests.request("POST", "ledgers/dlq/retry", body, version=3)["retried"])
+        return int(
+            self._connection.request("POST", "ledgers/dlq/retry", body, version=3)["retried"]
+        )
 
     def forget_dead(self, ids: Sequence[str] | None = None) -> int:
         """Remove deletions that were given up from the list, by default all; return their number.
 
         Their ledgers stay stored. Raises `NotFound` if an id is unknown.
         """
-        found = self._requests.request("POST", "ledgers/dlq/forget", _ids(ids), version=3)
+        found = self._connection.request("POST", "ledgers/dlq/forget", _ids(ids), version=3)
         return int(found["forgotten"])
 
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from velaray.client.admin.connection import Requests
+from velaray.client.admin.connection import Resource
 from velaray.client.admin.paths import path_of
 
 
-class Migrations:
+class Migrations(Resource):
     """The migrations of tenants from this cluster to others."""
-
-    def __init__(self, requests: Requests) -> None:
-        self._requests = requests
 
     def __call__(self) -> list[dict[str, Any]]:
         """Return the newest migration of every tenant that was to move away from here."""
-        return list(self._requests.request("GET", path_of("velaray", "migrations")))
+        return list(self._connection.request("GET", path_of("velaray", "migrations")))
 
     def examine(
         self, tenant: str, to: str, *, progress: str = "exact", max_lag: int = 1000
@@ -27,7 +24,7 @@ class Migrations:
         Raises as `start` does if the request makes no sense.
         """
         asked = {"target": to, "progress": progress, "maxLag": max_lag, "dryRun": True}
-        return dict(self._requests.request("POST", _migration(tenant), asked))
+        return dict(self._connection.request("POST", _migration(tenant), asked))
 
     def start(
         self, tenant: str, to: str, *, progress: str = "exact", max_lag: int = 1000
@@ -44,7 +41,7 @@ class Migrations:
         answer. Then nothing has changed.
         """
         asked = {"target": to, "progress": progress, "maxLag": max_lag}
-        return dict(self._requests.request("POST", _migration(tenant), asked))
+        return dict(self._connection.request("POST", _migration(tenant), asked))
 
     def get(self, tenant: str) -> dict[str, Any]:
         """Return the state of a tenant's newest migration away from here: its ``phase``, whether it
@@ -52,25 +49,22 @@ class Migrations:
 
         Raises `NotFound` if there was no migration.
         """
-        return dict(self._requests.request("GET", _migration(tenant)))
+        return dict(self._connection.request("GET", _migration(tenant)))
 
     def roll_back(self, tenant: str, why: str = "asked to") -> dict[str, Any]:
         """Cancel a migration; return what `get` does.
 
         Raises `Conflict` once the move is decided, `NotFound` if there was no migration.
         """
-        return dict(self._requests.request("DELETE", _migration(tenant), query={"why": why}))
+        return dict(self._connection.request("DELETE", _migration(tenant), query={"why": why}))
 
 
-class Pulls:
+class Pulls(Resource):
     """Tenants whose topics this cluster reads from another cluster."""
-
-    def __init__(self, requests: Requests) -> None:
-        self._requests = requests
 
     def __call__(self, tenant: str) -> list[dict[str, Any]]:
         """Return the progress of each partition of a tenant that is read from another cluster."""
-        return list(self._requests.request("GET", path_of("velaray", "pulls", tenant)))
+        return list(self._connection.request("GET", path_of("velaray", "pulls", tenant)))
 
     def start(self, tenant: str, cluster: str, *, dry_run: bool = False) -> dict[str, Any]:
         """Create here what a tenant has in ``cluster``, usually a Pulsar cluster, and begin to read
@@ -82,7 +76,7 @@ class Pulls:
         another form, `Unavailable` if the other cluster doesn't answer. Then nothing has changed.
         """
         body = {"cluster": cluster, "dryRun": dry_run}
-        return dict(self._requests.request("POST", path_of("velaray", "pulls", tenant), body))
+        return dict(self._connection.request("POST", path_of("velaray", "pulls", tenant), body))
 
     def finish(self, tenant: str, cluster: str, *, force: bool = False) -> dict[str, Any]:
         """Stop reading a tenant's topics from ``cluster``; return what `start` does. The ``notes``
@@ -92,14 +86,11 @@ class Pulls:
         """
         query = {"cluster": cluster} | ({"force": "true"} if force else {})
         path = path_of("velaray", "pulls", tenant)
-        return dict(self._requests.request("DELETE", path, query=query))
+        return dict(self._connection.request("DELETE", path, query=query))
 
 
-class FailOvers:
+class FailOvers(Resource):
     """Tenants whose home cluster is lost."""
-
-    def __init__(self, requests: Requests) -> None:
-        self._requests = requests
 
     def start(self, tenant: str, lost: str | None = None) -> dict[str, Any]:
         """Make this cluster the home of a tenant whose home cluster is lost, with the data that was
@@ -117,14 +108,14 @@ class FailOvers:
         """
         body = {} if lost is None else {"lost": lost}
         path = path_of("velaray", "failovers", tenant)
-        return dict(self._requests.request("POST", path, body))
+        return dict(self._connection.request("POST", path, body))
 
     def received(self, tenant: str, topic: str, cluster: str) -> dict[str, Any]:
         """Return what a partition of a tenant received from another cluster: the ``newest``
         position there, and the progress of the ``subscriptions``, each as encoded parts."""
         path = path_of("velaray", "failovers", tenant, "received")
         query = {"topic": topic, "cluster": cluster}
-        return dict(self._requests.request("GET", path, query=query))
+        return dict(self._connection.request("GET", path, query=query))
 
 
 def _migration(tenant: str) -> str:

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from velaray.client.admin.connection import Requests
+from velaray.client.admin.connection import Resource
 from velaray.client.admin.paths import force_query, namespace_path, path_of, topic_path
 
 
-class Namespaces:
+class Namespaces(Resource):
     """The namespaces of tenants."""
-
-    def __init__(self, requests: Requests) -> None:
-        self._requests = requests
 
     def __call__(self, tenant: str) -> list[str]:
         """Return a tenant's namespaces, as ``tenant/namespace``."""
-        return list(self._requests.request("GET", path_of("namespaces", tenant)))
+        return list(self._connection.request("GET", path_of("namespaces", tenant)))
 
     def create(self, namespace: str) -> None:
         """Create ``tenant/namespace``."""
-        self._requests.request("PUT", namespace_path(namespace))
+        self._connection.request("PUT", namespace_path(namespace))
 
     def delete(self, namespace: str, *, force: bool = False) -> None:
         """Delete ``tenant/namespace``. Raises `Conflict` while it has topics, unless ``force``.
@@ -28,19 +25,16 @@ class Namespaces:
         With ``force`` all its topics are deleted at once, even while clients are connected.
         """
         query = force_query(force)
-        self._requests.request("DELETE", namespace_path(namespace), query=query)
+        self._connection.request("DELETE", namespace_path(namespace), query=query)
 
 
-class Policies:
+class Policies(Resource):
     """The policies of the cluster, of namespaces and of topics."""
-
-    def __init__(self, requests: Requests) -> None:
-        self._requests = requests
 
     def __call__(self, namespace: str) -> dict[str, Any]:
         """Return the policies that are set on ``tenant/namespace``, in the fields of Pulsar's
         namespace document."""
-        return dict(self._requests.request("GET", namespace_path(namespace)))
+        return dict(self._connection.request("GET", namespace_path(namespace)))
 
     def get(self, namespace: str, name: str, *, applied: bool = False) -> Any:
         """Return a policy of ``tenant/namespace``; None if it isn't set there.
@@ -48,15 +42,15 @@ class Policies:
         With ``applied`` return the value in effect, whichever level sets it.
         """
         query = {"applied": "true"} if applied else None
-        return self._requests.request("GET", namespace_path(namespace, name), query=query)
+        return self._connection.request("GET", namespace_path(namespace, name), query=query)
 
     def set(self, namespace: str, name: str, value: Any) -> None:
         """Set a policy by its name in Pulsar's REST interface, such as ``retention``."""
-        self._requests.request("POST", namespace_path(namespace, name), value)
+        self._connection.request("POST", namespace_path(namespace, name), value)
 
     def remove(self, namespace: str, name: str) -> None:
         """Remove a policy, so that the value of the wider level applies."""
-        self._requests.request("DELETE", namespace_path(namespace, name))
+        self._connection.request("DELETE", namespace_path(namespace, name))
 
     def get_all(self, where: str, *, applied: bool = False) -> dict[str, Any]:
         """Return the policies that are set on ``where``, by name; with ``applied`` those in effect.
@@ -64,15 +58,15 @@ class Policies:
         ``where`` is "cluster", ``tenant/namespace`` or a topic.
         """
         query = {"applied": "true"} if applied else None
-        return dict(self._requests.request("GET", _level(where, "policies"), query=query))
+        return dict(self._connection.request("GET", _level(where, "policies"), query=query))
 
     def set_on(self, where: str, name: str, value: Any) -> None:
         """Set a policy of ``where`` (see `get_all`). Running topics apply it at once."""
-        self._requests.request("PUT", _level(where, "policies", name), value)
+        self._connection.request("PUT", _level(where, "policies", name), value)
 
     def remove_from(self, where: str, name: str) -> None:
         """Remove a policy of ``where``, so that the value of the wider level applies."""
-        self._requests.request("DELETE", _level(where, "policies", name))
+        self._connection.request("DELETE", _level(where, "policies", name))
 
 
 def _level(where: str, *parts: str) -> str:

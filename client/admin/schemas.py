@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from velaray.client.admin.connection import Requests
+from velaray.client.admin.connection import Resource
 from velaray.client.admin.paths import local_path, path_of
 
 
-class Schemas:
+class Schemas(Resource):
     """The schemas of topics."""
-
-    def __init__(self, requests: Requests) -> None:
-        self._requests = requests
 
     def __call__(
         self,
@@ -35,7 +32,7 @@ class Schemas:
             query["asOf"] = str(as_of_ms)
         if sequence is not None:
             query["sequence"] = str(sequence)
-        found = self._requests.request("GET", _path(topic, "schemas"), query=query)
+        found = self._connection.request("GET", _path(topic, "schemas"), query=query)
         return list(found["getSchemaResponses"])
 
     def get(self, topic: str, version: int | None = None) -> dict[str, Any]:
@@ -44,7 +41,7 @@ class Schemas:
         Raises `NotFound` if it doesn't exist.
         """
         parts = ("schema",) if version is None else ("schema", str(version))
-        return dict(self._requests.request("GET", _path(topic, *parts)))
+        return dict(self._connection.request("GET", _path(topic, *parts)))
 
     def upload(
         self, topic: str, kind: str, schema: str = "", properties: Mapping[str, str] | None = None
@@ -54,7 +51,7 @@ class Schemas:
         Raises `Conflict` if it isn't compatible, `Invalid` if it isn't a schema.
         """
         body = _body(kind, schema, properties)
-        found = self._requests.request("POST", _path(topic, "schema"), body)
+        found = self._connection.request("POST", _path(topic, "schema"), body)
         return int(found["version"]["version"])
 
     def check(
@@ -76,7 +73,7 @@ class Schemas:
         if strategy is not None:
             query["strategy"] = strategy
         body = _body(kind, schema, properties)
-        return dict(self._requests.request("POST", _path(topic, "compatibility"), body, query))
+        return dict(self._connection.request("POST", _path(topic, "compatibility"), body, query))
 
     def delete(self, topic: str, *, force: bool = False) -> int:
         """Delete all versions of a topic's schema; return the number of the deletion.
@@ -85,7 +82,7 @@ class Schemas:
         Raises `NotFound` if all versions are deleted.
         """
         query = {"force": "true" if force else "false"}
-        found = self._requests.request("DELETE", _path(topic, "schema"), query=query)
+        found = self._connection.request("DELETE", _path(topic, "schema"), query=query)
         return int(found["version"])
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from velaray.client.admin.connection import Requests
+from velaray.client.admin.connection import Resource
 from velaray.client.admin.errors import NotFound
 from velaray.client.admin.paths import force_query, id_body, subscription_path, topic_path
 from velaray.client.message_id import MessageId
@@ -26,15 +26,12 @@ class PeekedEntry:
     messages_in_batch: int | None
 
 
-class Subscriptions:
+class Subscriptions(Resource):
     """The durable subscriptions of topics."""
-
-    def __init__(self, requests: Requests) -> None:
-        self._requests = requests
 
     def __call__(self, topic: str) -> list[str]:
         """Return the names of the durable subscriptions."""
-        return list(self._requests.request("GET", f"{topic_path(topic)}/subscriptions"))
+        return list(self._connection.request("GET", f"{topic_path(topic)}/subscriptions"))
 
     def create(
         self,
@@ -49,13 +46,13 @@ class Subscriptions:
         latest.
         """
         body = {**id_body(start), "properties": dict(properties or {})}
-        self._requests.request("PUT", subscription_path(topic, subscription), body)
+        self._connection.request("PUT", subscription_path(topic, subscription), body)
 
     def delete(self, topic: str, subscription: str, *, force: bool = False) -> None:
         """Delete a subscription. Raises `PreconditionFailed` while it has consumers, unless
         ``force``."""
         query = force_query(force)
-        self._requests.request("DELETE", subscription_path(topic, subscription), query=query)
+        self._connection.request("DELETE", subscription_path(topic, subscription), query=query)
 
     def seek(self, topic: str, subscription: str, to: MessageId | int) -> None:
         """Move a subscription to a message id, or to a publish time in milliseconds since 1970.
@@ -65,19 +62,19 @@ class Subscriptions:
         """
         path = f"{subscription_path(topic, subscription)}/resetcursor"
         if isinstance(to, MessageId):
-            self._requests.request("POST", path, id_body(to))
+            self._connection.request("POST", path, id_body(to))
         else:
-            self._requests.request("POST", f"{path}/{to}")
+            self._connection.request("POST", f"{path}/{to}")
 
     def skip(self, topic: str, subscription: str, entries: int | None = None) -> None:
         """Acknowledge the next ``entries`` of every partition; None: the whole backlog."""
         what = "skip_all" if entries is None else f"skip/{entries}"
-        self._requests.request("POST", f"{subscription_path(topic, subscription)}/{what}")
+        self._connection.request("POST", f"{subscription_path(topic, subscription)}/{what}")
 
     def describe(self, topic: str, subscription: str) -> dict[str, Any]:
         """Return what a subscription holds and what blocks it, by the name of the partition."""
         path = f"{subscription_path(topic, subscription)}/describe"
-        return dict(self._requests.request("GET", path))
+        return dict(self._connection.request("GET", path))
 
     def expire(self, topic: str, subscription: str | None, seconds: int) -> None:
         """Expire messages that were published at least ``seconds`` ago, for one subscription, or
@@ -85,14 +82,14 @@ class Subscriptions:
         whose = f"{topic_path(topic)}/all_subscription"
         if subscription is not None:
             whose = subscription_path(topic, subscription)
-        self._requests.request("POST", f"{whose}/expireMessages/{seconds}")
+        self._connection.request("POST", f"{whose}/expireMessages/{seconds}")
 
     def explain(self, topic: str, subscription: str, message_id: MessageId) -> dict[str, Any]:
         """Return what happened to a message in a subscription: the ``facts`` of its journals, in
         order, and its state ``now``."""
         wanted = f"{message_id.ledger_id()}:{message_id.entry_id()}:{message_id.partition()}"
         path = f"{subscription_path(topic, subscription)}/why/{wanted}"
-        return dict(self._requests.request("GET", path))
+        return dict(self._connection.request("GET", path))
 
     def undo(
         self,
@@ -116,14 +113,14 @@ class Subscriptions:
         query = {name: str(value) for name, value in named.items() if value is not None}
         method = "GET" if preview else "POST"
         path = f"{subscription_path(topic, subscription)}/undo"
-        return dict(self._requests.request(method, path, query=query))
+        return dict(self._connection.request(method, path, query=query))
 
     def peek(self, topic: str, subscription: str, number: int = 1) -> PeekedEntry | None:
         """Return the ``number``-th unacknowledged entry (from 1) of a plain topic or partition, or
         None."""
         path = f"{subscription_path(topic, subscription)}/position/{number}"
         try:
-            response, content = self._requests.exchange("GET", path)
+            response, content = self._connection.exchange("GET", path)
         except NotFound:
             if subscription not in self(topic):
                 raise

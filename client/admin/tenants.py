@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from velaray.client.admin.connection import Requests
+from velaray.client.admin.connection import Resource
 from velaray.client.admin.paths import path_of
 
 
-class Tenants:
+class Tenants(Resource):
     """The tenants of the cluster."""
-
-    def __init__(self, requests: Requests) -> None:
-        self._requests = requests
 
     def __call__(self) -> list[str]:
         """Return the names of all tenants."""
-        return list(self._requests.request("GET", "tenants"))
+        return list(self._connection.request("GET", "tenants"))
 
     def get(self, name: str) -> dict[str, list[str]]:
         """Return a tenant's ``adminRoles`` and ``allowedClusters``."""
-        return dict(self._requests.request("GET", path_of("tenants", name)))
+        return dict(self._connection.request("GET", path_of("tenants", name)))
 
     def create(
         self,
@@ -33,9 +30,9 @@ class Tenants:
         """Create a tenant. Without ``allowed_clusters`` it may use all known clusters."""
         clusters = allowed_clusters
         if clusters is None:
-            clusters = self._requests.request("GET", "clusters")
+            clusters = self._connection.request("GET", "clusters")
         body = {"adminRoles": list(admin_roles), "allowedClusters": list(clusters)}
-        self._requests.request("PUT", path_of("tenants", name), body)
+        self._connection.request("PUT", path_of("tenants", name), body)
 
     def update(
         self,
@@ -53,25 +50,25 @@ class Tenants:
             body["adminRoles"] = list(admin_roles)
         if allowed_clusters is not None:
             body["allowedClusters"] = list(allowed_clusters)
-        self._requests.request("POST", path_of("tenants", name), body)
+        self._connection.request("POST", path_of("tenants", name), body)
 
     def delete(self, name: str) -> None:
         """Delete a tenant. Raises `Conflict` while it has namespaces."""
-        self._requests.request("DELETE", path_of("tenants", name))
+        self._connection.request("DELETE", path_of("tenants", name))
 
     def metadata(self, name: str) -> dict[str, Any]:
         """Return everything that the cluster stores of a tenant except messages: ``admin_roles``,
         ``allowed_clusters``, ``namespaces`` with their policies and topics."""
-        return dict(self._requests.request("GET", path_of("tenants", name, "metadata")))
+        return dict(self._connection.request("GET", path_of("tenants", name, "metadata")))
 
     def home(self, name: str) -> str:
         """Return a tenant's home cluster, as far as this cluster knows. The home cluster serves the
         tenant's clients, also those that ask another cluster."""
-        return str(self._requests.request("GET", path_of("tenants", name, "home"))["cluster"])
+        return str(self._connection.request("GET", path_of("tenants", name, "home"))["cluster"])
 
     def set_home(self, name: str, cluster: str) -> None:
         """Set a tenant's home cluster, which serves its clients from now on. Nothing is moved.
 
         Raises `NotFound` if there is no such cluster.
         """
-        self._requests.request("POST", path_of("tenants", name, "home"), {"cluster": cluster})
+        self._connection.request("POST", path_of("tenants", name, "home"), {"cluster": cluster})

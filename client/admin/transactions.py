@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from velaray.client.admin.connection import Requests
+from velaray.client.admin.connection import Resource
 from velaray.client.admin.paths import local_path, path_of
 
 
-class Transactions:
+class Transactions(Resource):
     """The transactions of all coordinators."""
-
-    def __init__(self, requests: Requests) -> None:
-        self._requests = requests
 
     def __call__(
         self,
@@ -31,7 +28,7 @@ class Transactions:
         named = {"status": status, "coordinatorId": coordinator}
         query = {name: str(value) for name, value in named.items() if value is not None}
         query |= {"olderThan": str(older_than_ms), "most": str(most)}
-        return dict(self._requests.request("GET", "transactions", query=query, version=3))
+        return dict(self._connection.request("GET", "transactions", query=query, version=3))
 
     def get(self, txn_id: tuple[int, int]) -> dict[str, Any]:
         """Return a transaction (coordinator, sequence): what every participant holds of it, and
@@ -41,7 +38,7 @@ class Transactions:
         Raises `NotFound` if there was never such a transaction.
         """
         path = _path("transactionMetadata", txn_id)
-        return dict(self._requests.request("GET", path, version=3))
+        return dict(self._connection.request("GET", path, version=3))
 
     def abort(self, txn_id: tuple[int, int]) -> bool:
         """Abort a transaction (coordinator, sequence) of any client. A repetition changes nothing.
@@ -50,12 +47,12 @@ class Transactions:
         yet. Raises `Conflict` if it is committed, `NotFound` if there was never such a transaction.
         """
         path = _path("abortTransaction", txn_id)
-        response, _ = self._requests.exchange("POST", path, version=3)
+        response, _ = self._connection.exchange("POST", path, version=3)
         return response.status != 202
 
     def coordinators(self) -> dict[int, dict[str, Any]]:
         """Return the statistics of every transaction coordinator, by its number."""
-        found = self._requests.request("GET", "transactions/coordinatorStats", version=3)
+        found = self._connection.request("GET", "transactions/coordinatorStats", version=3)
         return {int(number): stats for number, stats in found.items()}
 
     def scale_coordinators(self, count: int) -> None:
@@ -65,18 +62,18 @@ class Transactions:
         Raises `PreconditionFailed` if there are as many already.
         """
         path = "transactions/transactionCoordinator/replicas"
-        self._requests.request("POST", path, count, version=3)
+        self._connection.request("POST", path, count, version=3)
 
     def buffer_stats(self, topic: str) -> dict[str, Any]:
         """Return the ongoing transactions of a plain topic or a partition, and the position up to
         which consumers may read."""
         path = f"transactions/transactionBufferStats/{local_path(topic)}"
-        return dict(self._requests.request("GET", path, version=3))
+        return dict(self._connection.request("GET", path, version=3))
 
     def pending_ack_stats(self, topic: str, subscription: str) -> dict[str, Any]:
         """Return the pending acknowledgements in a subscription of a plain topic or partition."""
         path = f"transactions/pendingAckStats/{local_path(topic)}/{path_of(subscription)}"
-        return dict(self._requests.request("GET", path, version=3))
+        return dict(self._connection.request("GET", path, version=3))
 
 
 def _path(what: str, txn_id: tuple[int, int]) -> str:
