@@ -390,7 +390,7 @@ async def _plans(request: web.Request) -> dict[str, dict[str, Any]]:
     moved = {topic: plan for topic, plan in zip(keys, plans, strict=True) if plan is not None}
     if not moved:
         since = "since then" if point_in_time else "to undo"
-        text = f"there is no seek, skip or expiry on request {since}"
+        text = f"there was no seek, skip or requested expiry {since}"
         raise RemoteError(Reason.NOT_FOUND, f"{target.name}: {text}")
     return moved
 

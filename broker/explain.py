@@ -137,7 +137,7 @@ class _Story:
             return
         if after is not None:
             self._pending_by = who = self._name(getattr(event, "consumer", 0))
-            yield "pending", who, f"acknowledged in {name_of(after)}{_by(who)}, which is undecided"
+            yield "pending", who, f"acknowledged{_by(who)} in {name_of(after)}, which is still open"
         elif before is not None and ack_state is not True:
             who, name = self._pending_by, name_of(before)
             if not isinstance(event, TransactionAcksEnded):
@@ -152,7 +152,11 @@ class _Story:
                 self._epoch = epoch
                 if self._holder:
                     name = self._name(self._holder)
-                    yield "released", name, f"the subscription's actor started anew; {name} lost it"
+                    yield (
+                        "released",
+                        name,
+                        f"the subscription's actor restarted; the delivery to {name} ended",
+                    )
                 self._names.clear()
                 self._addresses.clear()
                 self._holder = 0
@@ -175,26 +179,26 @@ class _Story:
             case EntriesAskedAgain(consumer=consumer):
                 if consumer == self._holder and (event.all or self._within(event)):
                     name, self._holder = self._name(consumer), 0
-                    text = f"{name} asked for it again: a negative acknowledgement or a timeout"
+                    text = f"{name} requested redelivery: a negative acknowledgement or a timeout"
                     yield "asked-again", name, text
 
     def _of_counts(self, event: Message) -> Iterator[Told]:
         match event:
             case EntriesDelivered() if self._within(event):
-                yield "counted", "", "a delivery of it was counted"
+                yield "counted", "", "a delivery was counted"
             case DeliveriesReturned() if self._within(event):
-                yield "returned", "", "its delivery ended in order and doesn't count"
+                yield "returned", "", "its delivery ended in an orderly way and doesn't count"
             case DeadLettersIntended() if self._within(event):
-                yield "dead-letter", "", "on its way to the dead-letter topic from now on"
+                yield "dead-letter", "", "it will be moved to the dead-letter topic"
 
     def _acknowledged(self, event: Message, pending: TransactionId | None) -> Told:
         consumer = getattr(event, "consumer", 0)
         who = self._name(consumer)
         self._holder = 0
         if move := move_of(event):
-            return "passed-over", "", f"passed over by {move}"
+            return "passed-over", "", f"skipped by {move}"
         if self._hidden and isinstance(event, EntriesAcked):
-            return "passed-over", "", "passed over, as nobody gets it"
+            return "passed-over", "", "skipped: its transaction was aborted"
         if pending is not None and not consumer and isinstance(event, EntriesAcked | MarkDeleted):
             text = f"acknowledged{_by(self._pending_by)}: {name_of(pending)} was committed"
             return "acknowledged", self._pending_by, text
@@ -208,14 +212,14 @@ class _Story:
             case DeadLettersMoved():
                 return "dead-letter", "", "moved to the dead-letter topic"
             case CursorCreated():
-                return "before-the-start", "", "the subscription begins behind it"
+                return "before-the-start", "", "the subscription starts after it"
         return "acknowledged", who, f"acknowledged by {type(event).__name__}"
 
 
 def _by(who: str, cluster: str = "") -> str:
     if cluster:
-        return f" in cluster {cluster}, as that has told"
-    return f" by {who}" if who else "; by whom isn't recorded"
+        return f" in cluster {cluster}, as that cluster reported"
+    return f" by {who}" if who else " (the consumer isn't recorded)"
 
 
 def described(facts: list[Fact], now: dict[str, Any] | None) -> dict[str, Any]:

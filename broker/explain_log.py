@@ -115,8 +115,8 @@ class _Story:
         others = [each for each in ongoing if each != self._own]
         if others:
             first = as_text(self._table.position_of(ongoing[others[0]][0][0]))
-            more = f", and of {len(others) - 1} more" if others[1:] else ""
-            text = f"behind the first entry of {name_of(others[0])}, {first}{more}, undecided"
+            more = f", and for {len(others) - 1} more" if others[1:] else ""
+            text = f"waits for {name_of(others[0])}, whose first entry {first} is before it{more}"
             yield "held-back", text
 
     def _ended(self, event: TransactionEnded) -> Iterator[tuple[str, str]]:
@@ -130,13 +130,16 @@ class _Story:
         verdict = "committed" if event.commit else "aborted"
         self.over = not self._waiting
         if transaction == self._own:
-            nobody = "" if event.commit else ": nobody gets it"
+            nobody = "" if event.commit else ": it is never delivered"
             yield verdict, f"its {name_of(transaction)} was {verdict}{nobody}"
             if not event.commit:
                 self.over = True
                 return
         if not self._waiting:
-            yield "readable", f"no undecided entry is before it since {name_of(transaction)} ended"
+            yield (
+                "readable",
+                f"{name_of(transaction)} ended: no open transaction holds it back any more",
+            )
 
 
 async def with_decision(actor_system: ActorSystem, now: dict[str, Any]) -> dict[str, Any]:
@@ -153,7 +156,7 @@ async def with_decision(actor_system: ActorSystem, now: dict[str, Any]) -> dict[
         async with asyncio.timeout(_DECIDING_S):
             found = await actor_system.call(key, "transaction", args)
     except TRANSIENT as error:
-        return {**now, "text": f"{now['text']}; its coordinator can't tell: {reason_of(error)}"}
+        return {**now, "text": f"{now['text']}; its coordinator doesn't answer: {reason_of(error)}"}
     told = {name: found.get(name) for name in ("status", "owner", "deadline_ms")}
     return {**now, **told, "text": f"{now['text']}; {_decision(found)}"}
 
@@ -161,7 +164,7 @@ async def with_decision(actor_system: ActorSystem, now: dict[str, Any]) -> dict[
 def _decision(found: dict[str, Any]) -> str:
     status = found["status"]
     if status != Status.OPEN:
-        return f"that is {status}, and is on its way here"
+        return f"the transaction is {status}; the partition will be told"
     whose = f" by {found['owner']}" if found["owner"] else ""
     age_s, left_s = found["age_ms"] / 1000, found["left_ms"] / 1000
-    return f"that was begun{whose} {age_s:.1f} s ago and ends in {left_s:.1f} s at the latest"
+    return f"it was begun{whose} {age_s:.1f} s ago and ends within {left_s:.1f} s"

@@ -156,7 +156,7 @@ class JournaledActor(ActorBase):
             return {"key": self.key.text(), "runtime": asdict(self.runtime.stats)}
         if method == "metrics":
             return [list(sample) for sample in await self.metrics()]
-        raise RemoteError(Reason.NOT_FOUND, f"a {self.key.kind} knows no method {method!r}")
+        raise RemoteError(Reason.NOT_FOUND, f"a {self.key.kind} has no method {method!r}")
 
     def _ledgers(self) -> list[dict[str, Any]]:
         journal = self.runtime.journal

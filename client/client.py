@@ -157,7 +157,7 @@ class Client:
         coordinators; the service's refusal, or `Timeout` after the operation timeout.
         """
         if not timeout_seconds > 0:
-            raise InvalidConfiguration(f"timeout_seconds={timeout_seconds!r}: more than 0")
+            raise InvalidConfiguration(f"timeout_seconds={timeout_seconds!r} must be above 0")
         return await self._at_coordinators().begin(timeout_seconds)
 
     async def commit_sequence(self, name: str) -> CommitSequence:

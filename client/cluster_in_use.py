@@ -70,7 +70,7 @@ class ClusterInUse:
         with self._lock:
             if self._closed or _same(info, self._info):
                 return
-            logger.info("going from %s to %s", self._info.service_url, info.service_url)
+            logger.info("switching from %s to %s", self._info.service_url, info.service_url)
             self._info = info
             if self._core is not None:
                 with suppress(RuntimeError):  # its loop is closed, and so is the client
@@ -135,7 +135,7 @@ def _options_of(options: ClientOptions, info: ServiceInfo) -> ClientOptions:
 
 def _checked(info: object) -> ServiceInfo:
     if not isinstance(info, ServiceInfo):
-        raise InvalidConfiguration(f"a provider must tell ServiceInfo objects: {info!r}")
+        raise InvalidConfiguration(f"a provider must return ServiceInfo objects, not {info!r}")
     return info
 
 

@@ -35,7 +35,7 @@ class CommitSequence:
         self._last = last
 
     def __repr__(self) -> str:
-        return f"<CommitSeries {self._name!r} at coordinator {self._number}, last {self._last}>"
+        return f"<CommitSequence {self._name!r} at coordinator {self._number}, last {self._last}>"
 
     @property
     def name(self) -> str:
@@ -61,7 +61,7 @@ class CommitSequence:
         """
         wanted = self._last + 1 if number is None else number
         if wanted < 0:
-            raise InvalidConfiguration(f"number={number}: the numbers of a series begin with 0")
+            raise InvalidConfiguration(f"number={number} must be at least 0")
         return await self._coordinators.begin_at(self._number, timeout, (self._name, wanted))
 
     async def commit(self, number: int, transactions: Iterable[TransactionId]) -> bool:
@@ -121,7 +121,7 @@ async def find_commit_sequence(coordinators: Coordinators, name: str) -> CommitS
     Raises `InvalidConfiguration` without a name, and if the service has no coordinators.
     """
     if not name:
-        raise InvalidConfiguration("a series of commits needs a name")
+        raise InvalidConfiguration("a commit sequence needs a name")
     homes = list(_homes(name, await coordinators.count()))
     for number in reversed(homes):
         ask = pb.CommandTcClientConnectRequest(tc_id=number, series=name)

@@ -125,7 +125,7 @@ class ConsumerBase:
         """
         names = [topics] if isinstance(topics, str) else list(topics)
         if not names:
-            raise InvalidConfiguration("topic: an empty list; name at least one topic")
+            raise InvalidConfiguration("topic is an empty list: name at least one topic")
         wanted = [topic_name(name) for name in dict.fromkeys(names)]
         await self.topics.add(wanted, create=create)
 
@@ -182,7 +182,7 @@ class ConsumerBase:
         """Raise `InvalidMessage` if another consumer received the batch."""
         for part in dict.fromkeys(segment.block.part for segment in batch.segments):
             if self.topics.parts.get(part.topic) is not part:
-                raise InvalidMessage(f"{batch!r} of {part.topic} was received elsewhere")
+                raise InvalidMessage(f"{batch!r} of {part.topic} was received by another consumer")
 
     def acknowledge_cumulative(self, message: Message[Any] | MessageId) -> PartitionConsumer:
         """Note a cumulative acknowledgement; return the partition that it belongs to."""
@@ -393,7 +393,7 @@ class SubscribedTopics(ConsumerBase):
 
     def _part_of(self, message: Message[Any]) -> PartitionConsumer:
         if not isinstance(message, Message):
-            raise InvalidMessage(f"only a Message as received can be moved: {message!r}")
+            raise InvalidMessage(f"only a received Message can be moved, not {message!r}")
         return self.located(message)[0]
 
     async def _move(

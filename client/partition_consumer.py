@@ -400,7 +400,7 @@ class PartitionConsumer:
             except _TRANSIENT as error:
                 logger.info("consumer of %s can't subscribe yet: %s", self.topic, error)
             except VelarayError as error:
-                logger.warning("consumer of %s is out: %s", self.topic, error)
+                logger.warning("consumer of %s failed: %s", self.topic, error)
                 self._fail(error)
             else:
                 break
@@ -435,7 +435,9 @@ class PartitionConsumer:
             try:
                 await self.acks.receipt()
             except VelarayError as error:
-                logger.warning("consumer of %s closes with acks unsent: %s", self.topic, error)
+                logger.warning(
+                    "consumer of %s is closed with unsent acknowledgements: %s", self.topic, error
+                )
         connection = self.connection
         self.stop()
         if connection is not None:

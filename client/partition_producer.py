@@ -340,7 +340,9 @@ class PartitionProducer:
         self._registration.leave_cluster()
         self._schemas.leave_cluster()
         self.flush_batch()
-        error = TransactionNotFound(f"{self.topic}: the client has left the transaction's cluster")
+        error = TransactionNotFound(
+            f"{self.topic}: the client has switched away from the transaction's cluster"
+        )
         self._pending.give_up(lambda entry: entry.transaction is not None, error)
 
     async def _versions_elsewhere(self) -> dict[SchemaInfo, bytes]:
@@ -380,7 +382,7 @@ class PartitionProducer:
                 elif isinstance(error, ProducerBlockedQuotaExceededException):
                     self._pending.fail_all(self._pending.take_all(), error)
             except VelarayError as error:
-                logger.warning("producer on %s is out: %s", self.topic, error)
+                logger.warning("producer on %s failed: %s", self.topic, error)
                 self._fail(error)
             else:
                 break
@@ -417,10 +419,10 @@ class PartitionProducer:
             async with asyncio.timeout(self._core.timeout):
                 await self.flush()
         except TimeoutError:
-            logger.warning("producer on %s closes with messages unsent", self.topic)
+            logger.warning("producer on %s is closed with unsent messages", self.topic)
         except VelarayError as error:
             # The message's callback has the error already.
-            logger.debug("producer on %s closes after a failure: %s", self.topic, error)
+            logger.debug("producer on %s is closed after a failure: %s", self.topic, error)
         connection = self._connection
         self.stop()
         if connection is not None:

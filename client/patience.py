@@ -28,7 +28,7 @@ class Patience:
             return
         self._quiet_until = now + TELL_EVERY_S / 2
         reason = error or f"{address} doesn't answer"
-        text = "%s: not done after %.0f s, trying for %g s: %s"
+        text = "%s: not done after %.0f s, retrying for up to %g s: %s"
         logger.warning(text, what, passed, seconds, reason)
 
 

@@ -116,7 +116,7 @@ class ConnectionPool:
         Written data is sent if the connection timeout suffices. Callers that wait for a connection
         get `NotConnected` at once.
         """
-        self._close(NotConnected("the client left this cluster"))
+        self._close(NotConnected("the client has switched to another cluster"))
         try:
             async with asyncio.timeout(self._options.connection_timeout_ms / 1000):
                 await self.close()

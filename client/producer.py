@@ -206,7 +206,9 @@ class Producer(Generic[T]):
         if self._closed:
             raise AlreadyClosed("the producer is closed")
         if self.interceptors is not None:
-            raise OperationNotSupported("send_many makes no messages for interceptors to see")
+            raise OperationNotSupported(
+                "send_many creates no Message objects: it can't be used with interceptors"
+            )
         assert self._router is not None
         by_key = self._options.batching_type == BatchingType.KeyBased
         call = SendMany(self._parts, self._router, self._batch_room, by_key, txn)

@@ -83,13 +83,15 @@ class TopicQueries:
         """Return the next step of a reader that reads in steps."""
         consumer = self._consumer
         answer = await self.request(
-            "asking what comes next",
+            "asking for the bounds of the next step",
             lambda: pb.CommandGetLastMessageId(
                 consumer_id=consumer.consumer_id, span=read_bounds.to_proto(start, limits)
             ),
         )
         if not answer.HasField("span"):
-            raise OperationNotSupported(f"{consumer.topic}: its service can't be read in steps")
+            raise OperationNotSupported(
+                f"{consumer.topic}: this service doesn't support reading in steps"
+            )
         return read_bounds.from_proto(answer.span, start, consumer.topic)
 
     async def has_message_available(self) -> bool:
@@ -110,7 +112,7 @@ class TopicQueries:
             if isinstance(error, VelarayError):
                 raise
             topic = self._consumer.topic
-            raise Timeout(f"{topic}: {last} is there, but doesn't come") from error
+            raise Timeout(f"{topic}: message {last} exists but wasn't delivered") from error
 
 
 def _message_id(data: MessageIdData, topic: str) -> MessageId:

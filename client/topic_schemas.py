@@ -193,11 +193,13 @@ class Decoders:
         """
         try:
             if len(version) != VERSION_BYTES:
-                raise UndecodableMessage(f"{len(version)} bytes are no version")
+                raise UndecodableMessage(f"a schema version has 8 bytes, not {len(version)}")
             found = Decoder.made(self._schema, await self._schemas.at(self._topic, version))
         except TRANSIENT:
             raise
         except VelarayError as error:
             number = int.from_bytes(version, "big")
-            found = Decoder.failing(f"schema version {number} of its topic can't be had: {error}")
+            found = Decoder.failing(
+                f"schema version {number} of its topic can't be fetched: {error}"
+            )
         self._known.put(version, found)

@@ -120,7 +120,7 @@ class TopicSet:
                     found = await pattern.matches(self._core)
                     await self.add([t for t in found if str(t) not in self._topics], new=True)
                 except VelarayError as error:
-                    logger.warning("can't look for topics of a pattern: %s", error)
+                    logger.warning("can't look for the topics of a pattern: %s", error)
 
         self._watchers.append(self._core.spawn(watch()))
 
@@ -140,8 +140,8 @@ class TopicSet:
             if len(found) == 1:
                 return found[0]
         raise InvalidMessage(
-            f"{message_id} of topic {topic} belongs to no topic of this consumer, or it's not"
-            " known to which: give the topic to MessageId.deserialize"
+            f"{message_id} of topic {topic} belongs to no topic of this consumer, or its"
+            " topic is unknown: pass the topic to MessageId.deserialize"
         )
 
     async def positions(self) -> dict[str, tuple[MessageId, MessageId]]:

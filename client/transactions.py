@@ -86,8 +86,8 @@ class Coordinators:
         """Raise `TransactionNotFound` if the client has left their cluster."""
         if self.left:
             raise TransactionNotFound(
-                "the client has gone to another cluster, which doesn't know the transaction;"
-                " whether one that was about to be committed was isn't known"
+                "the client has switched to another cluster, where the transaction doesn't exist;"
+                " the outcome of a commit that was under way is unknown"
             )
 
     async def begin(self, timeout_s: float) -> Transaction:
@@ -144,7 +144,7 @@ class Coordinators:
                     raise from_server(answer.error, answer.message)
             except TransactionCoordinatorNotFoundError as error:
                 self._greeted.pop(number, None)
-                raise ServiceUnitNotReady(f"it isn't there any more: {error}") from error
+                raise ServiceUnitNotReady(f"the coordinator has moved: {error}") from error
             except VelarayError:
                 self._greeted.pop(number, None)  # it may have moved
                 raise
@@ -179,7 +179,7 @@ class Coordinators:
             async with asyncio.timeout(self.core.timeout):
                 await txn.abort()
         except (VelarayError, TimeoutError) as error:
-            logger.warning("%r ends by its timeout: it can't be aborted: %s", txn, error)
+            logger.warning("can't abort %r, its timeout will: %s", txn, error)
 
 
 class _Joining:
@@ -248,7 +248,7 @@ class Transaction:
             try:
                 await self.abort()
             except VelarayError as failure:  # the exception of the block is the one to raise
-                logger.warning("%r ends by its timeout: can't be aborted: %s", self, failure)
+                logger.warning("can't abort %r, its timeout will: %s", self, failure)
 
     # -- operations; not for users -------------------------------------------------
 
@@ -310,7 +310,7 @@ class Transaction:
 
     def _begun(self) -> None:
         if self._state != TransactionState.OPEN:
-            raise InvalidTxnStatusError(f"{self!r} takes nothing any more")
+            raise InvalidTxnStatusError(f"{self!r} is no longer open")
         self._under_way += 1
 
     def _ended(self, error: BaseException | None) -> None:
@@ -418,7 +418,7 @@ class Transaction:
     def _leave(self, to: TransactionState) -> None:
         # An end whose outcome is unknown may be requested again.
         if self._state not in (TransactionState.OPEN, to):
-            raise InvalidTxnStatusError(f"{self!r} can't be {to.name}")
+            raise InvalidTxnStatusError(f"{self!r} can't change to {to.name}")
         self._state = to
         self._timer.cancel()
 

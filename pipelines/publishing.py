@@ -79,4 +79,4 @@ def give_up(txn: Transaction | None) -> None:
         except VelarayError as error:
             # The first error is the one to raise; the service aborts the transaction after its
             # timeout.
-            logger.warning("%r ends by its timeout: it can't be aborted: %s", txn, error)
+            logger.warning("can't abort %r, its timeout will: %s", txn, error)

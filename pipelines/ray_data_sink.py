@@ -155,6 +155,4 @@ class TopicSink(Datasink[TransactionId | None]):
         except VelarayError as failed:
             # The first error is the one to raise; the service aborts the transaction after its
             # timeout.
-            logger.warning(
-                "%s ends by its timeout: it can't be aborted: %s", self._commit_sequence, failed
-            )
+            logger.warning("can't abort %s, its timeout will: %s", self._commit_sequence, failed)

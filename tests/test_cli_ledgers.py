@@ -211,7 +211,7 @@ def test_a_dead_letter_is_tried_again_once_the_fault_is_gone(
     assert as_json(run("dlq", "list", "-o", "json")) == []
     assert lost(as_json(run("audit", "--json"))) == 0
     wait_until(lambda: not cluster.run(has_work(cluster.actor_system)))
-    assert "neither stored nor listed" in run("describe", str(first), code=1).output
+    assert "neither stored nor in a manifest" in run("describe", str(first), code=1).output
 
 
 def test_what_is_tried_again_in_vain_is_a_dead_letter_again(
@@ -272,7 +272,7 @@ def test_a_ledger_is_described(cluster: LocalCluster, run: Run, admin: Admin) ->
     assert not admin.ledger(rest[-1])["sealed"]
     shown = run("describe", str(first)).output
     assert shown.startswith(f"ledger {first} of {key.text()}: listed\n")
-    with pytest.raises(NotFound, match="neither stored nor listed"):
+    with pytest.raises(NotFound, match="neither stored nor in a manifest"):
         admin.ledger(first + 1000)
     with pytest.raises(AdminError, match="whole number"):
         admin.request("GET", "ledgers/minus", version=3)

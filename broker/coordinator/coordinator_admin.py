@@ -118,7 +118,7 @@ async def transaction(coordinator: Coordinator, args: dict[str, Any]) -> dict[st
     found = await coordinator.runtime.read(look)
     if found is None:
         where = f"coordinator {coordinator.number}"
-        raise RemoteError(Reason.NOT_FOUND, f"{where} never began a transaction {sequence}")
+        raise RemoteError(Reason.NOT_FOUND, f"{where} has never had a transaction {sequence}")
     return found
 
 

@@ -97,7 +97,7 @@ class CoordinatorSession(Session):
         answer = pb.CommandTcClientConnectResponse(request_id=command.request_id)
         if command.tc_id != self._coordinator.number:
             answer.error = pb.TransactionCoordinatorNotFound
-            answer.message = f"coordinator {command.tc_id} isn't here: look it up again"
+            answer.message = f"coordinator {command.tc_id} is not served here: look it up again"
         elif command.series:
             self.spawn(self._look_up(command.series, answer))
             return

@@ -184,7 +184,9 @@ async def describe_ledger(actor_system: ActorSystem, ledger_id: int) -> dict[str
             if each.ledger_id == ledger_id:
                 return await _described(actor_system.store, journal, each, events, given_up_events)
     if not named:
-        raise RemoteError(Reason.NOT_FOUND, f"ledger {ledger_id} is neither stored nor listed")
+        raise RemoteError(
+            Reason.NOT_FOUND, f"ledger {ledger_id} is neither stored nor in a manifest"
+        )
     gone = {"ledgerId": ledger_id, "journal": sorted(named)[0], "state": "gone", "bytes": 0}
     return {**gone, **_events(events, given_up_events)}
 

@@ -98,7 +98,7 @@ async def take_up(actor_system: ActorSystem, dead_letters: Sequence[Waiting]) ->
     """
     for each in dead_letters:
         if each.event is None:
-            text = f"{each.message_id} of {each.topic} is no event: it can only be forgotten"
+            text = f"{each.message_id} of {each.topic} isn't an event: it can only be forgotten"
             raise RemoteError(Reason.INVALID, text)
         try:
             key = addressee(each.event)

@@ -142,7 +142,7 @@ class GarbageCollector(ActorBase):
                 return [list(sample) for sample in self.meter.samples(self.config.name, self.key)]
             case "ledgers":
                 return []  # no journal, no ledgers
-        raise RemoteError(Reason.NOT_FOUND, f"a {self.key.kind} knows no method {method!r}")
+        raise RemoteError(Reason.NOT_FOUND, f"a {self.key.kind} has no method {method!r}")
 
     async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
         """Requests over RPC connections are calls."""
@@ -174,7 +174,9 @@ class GarbageCollector(ActorBase):
             due_ms = self.actor_system.clock_ms() + grace_ms
             await asyncio.gather(*(self._send(producer, event, due_ms) for event in events))
         except VelarayError as error:
-            text = f"{len(events)} ledgers of {journal} can't be announced now: {error}"
+            text = (
+                f"the deletion of {len(events)} ledgers of {journal} can't be enqueued now: {error}"
+            )
             raise RemoteError(Reason.UNAVAILABLE, text) from error
         finally:
             self._enqueuing -= 1
@@ -311,7 +313,7 @@ class GarbageCollector(ActorBase):
                 await self._again_later(consumer, message)
         except VelarayError as error:
             if not self._stopping:
-                logger.warning("%s: an event comes again: %s", self.key, error)
+                logger.warning("%s: an event is retried: %s", self.key, error)
                 with contextlib.suppress(VelarayError):  # closed: all are redelivered
                     await consumer.negative_acknowledge(message)
         finally:
@@ -325,17 +327,17 @@ class GarbageCollector(ActorBase):
             key = addressee(event)
         except MalformedEvent as error:
             meter.malformed += 1
-            logger.warning("no deletion event: %s", error)
+            logger.warning("invalid deletion event, dropped: %s", error)
             return True
         except MisaddressedEvent as error:
             meter.forged += 1
-            logger.warning("nothing is deleted: %s", error)
+            logger.warning("misaddressed deletion event, dropped: %s", error)
             return True
         try:
             fate = await dispose(self.actor_system.store, key.text(), event.ledgerId)
         except (JournalError, OSError) as error:
             meter.failed += 1
-            logger.warning("ledger %d of %s isn't deleted: %s", event.ledgerId, key, error)
+            logger.warning("deleting ledger %d of %s failed: %s", event.ledgerId, key, error)
             return False
         match fate:
             case Fate.DELETED:
@@ -346,7 +348,7 @@ class GarbageCollector(ActorBase):
                 meter.in_use += 1
             case Fate.FOREIGN:
                 meter.forged += 1
-                logger.warning("ledger %d isn't one of %s: kept", event.ledgerId, key)
+                logger.warning("ledger %d doesn't belong to %s: kept", event.ledgerId, key)
         return fate is not Fate.LISTED
 
     async def _again_later(self, consumer: Consumer[Event], message: Message[Event]) -> None:

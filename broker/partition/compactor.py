@@ -433,5 +433,5 @@ class Compactor:
         try:
             await purge_journal(self._partition.actor_system, key)
         except TRANSIENT as error:
-            raise CompactionFailed(f"{key} can't be buried now: {error}") from error
+            raise CompactionFailed(f"{key} can't be purged now: {error}") from error
         await self._ask(ConfirmCompactionSwept(number))

@@ -111,7 +111,7 @@ async def nth_entry(partition: Partition, args: dict[str, Any]) -> dict[str, Any
             offset = table.offset_of(Position(run.ledger_id, run.first_entry + steps))
             return await described_entry(partition.log, offset)
         steps -= run.entries
-    raise AssertionError("the runs hold fewer entries than they count")
+    raise AssertionError("the runs hold fewer entries than their counts say")
 
 
 async def id_at_time(partition: Partition, args: dict[str, Any]) -> list[int] | None:

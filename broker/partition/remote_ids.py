@@ -164,10 +164,10 @@ async def before(
     for first, stop in zip(unacked[::2], unacked[1::2], strict=True):
         covered = [(max(a, first), min(b, stop)) for a, b in found.ranges if a < stop and b > first]
         if gaps(first, stop, covered):
-            problem = (
-                "other messages are before it here, which it doesn't name: acknowledge one by one"
+            problem = "messages that it doesn't cover are before it here: acknowledge one by one"
+            raise RemoteError(
+                Reason.NOT_ALLOWED, f"{position} is a position of another cluster; {problem}"
             )
-            raise RemoteError(Reason.NOT_ALLOWED, f"{position} is of another cluster; {problem}")
     return found.end, found.partial[0][1] if found.partial else None
 
 

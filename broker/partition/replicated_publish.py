@@ -69,7 +69,9 @@ def read_replicated(entry: bytes) -> tuple[MessageMetadata, int]:
     try:
         return open_entry(entry)
     except MalformedEntryError as error:
-        raise RemoteError(Reason.INVALID, f"what the replicator sent: {error}") from error
+        raise RemoteError(
+            Reason.INVALID, f"the replicator sent an invalid entry: {error}"
+        ) from error
 
 
 def replicated_publish(

@@ -109,12 +109,12 @@ def _waits(found: Found) -> Iterator[Holdup]:
         text = f"{pending} entries are acknowledged in {who} transactions that haven't ended"
         yield Holdup("pending", text)
     for problem in found.get("unreadable", ()):
-        text = f"{problem}; it is tried again, and seeking behind it passes it over"
+        text = f"{problem}; it is read again later; to skip it, seek to a later message"
         yield Holdup("unreadable", text)
     if unsettled := found.get("undecided"):
         yield Holdup("open-transaction", unsettled)
     if delayed := found["delayed"]:
-        yield Holdup("delayed", f"{delayed} entries wait for the time they are to be delivered at")
+        yield Holdup("delayed", f"{delayed} delayed entries wait for their delivery time")
 
 
 def _without_permits(found: Found) -> Iterator[Holdup]:

@@ -122,14 +122,14 @@ class TopicSchemas:
                 rpc_connection = await self._actor_system.open_rpc(self._key, self)
                 await rpc_connection.request("follow", None)
                 if rpc_connection.closed:
-                    raise RpcConnectionClosed("the registry left")
+                    raise RpcConnectionClosed("the schema registry closed the connection")
                 self._rpc_connection = rpc_connection
         return await self._rpc_connection.request(method, args)
 
     async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
         """``forget``: drop the cached versions of producers' schemas."""
         if method != "forget":
-            raise RemoteError(Reason.NOT_FOUND, f"a partition knows no {method!r} here")
+            raise RemoteError(Reason.NOT_FOUND, f"a partition has no method {method!r} here")
         self._forget()
 
     def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:

@@ -153,7 +153,7 @@ class TransactionEnds:
             # closes meanwhile, the coordinator retries.
             await channel.ask(ended)
         except NO_ANSWER as error:
-            problem = f"subscription {subscription!r} can't be reached now: {error}"
+            problem = f"subscription {subscription!r} doesn't answer: {error}"
             raise RemoteError(Reason.UNAVAILABLE, problem) from error
 
     async def _end_acks_alone(self, ref: SubscriptionRef, ended: EndPendingAcks) -> None:

@@ -105,7 +105,7 @@ def unsettled(partition: Partition, offset: int) -> dict[str, Any] | None:
     nobody gets it before one that is open has ended."""
     state = partition.runtime.state
     if offset in state.transactions.hidden:
-        text = "its transaction was aborted: nobody gets it"
+        text = "its transaction was aborted: it is never delivered"
         return {"where": "aborted", "consumer": "", "text": text}
     if offset < state.max_read_offset:
         return None
@@ -125,7 +125,7 @@ def unsettled_from(partition: Partition) -> str:
     state = partition.runtime.state
     for oldest, ranges in state.transactions.ongoing.items():
         where, behind = _position(partition, ranges[0][0]), state.end_offset - ranges[0][0]
-        return f"{behind} entries, from {where} on, wait for {name_of(oldest)} to end"
+        return f"{behind} entries from {where} on wait for the end of {name_of(oldest)}"
     return ""
 
 

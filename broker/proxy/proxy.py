@@ -304,7 +304,9 @@ class ProxySession(Session):
         if address not in self._proxy.located:
             # Tunnels don't lead to other ports of the machine. The error is a retriable one,
             # because another proxy may have answered the lookup; clients then look up again.
-            self.error(0, pb.ServiceNotReady, f"no look-up of this service led to {target}")
+            self.error(
+                0, pb.ServiceNotReady, f"this service has given no lookup the address {target}"
+            )
             self.connection.close()
             return
         command.ClearField("proxy_to_broker_url")

@@ -80,7 +80,7 @@ def message_status(state: SubscriptionState, dispatcher: Dispatcher, offset: int
         pending = {"where": "pending", "consumer": "", "text": text}
         return {**pending, "transaction": list(transaction)}
     if dispatcher.is_delayed(offset):
-        text = "it waits for the time that it is to be delivered at"
+        text = "it waits for its delivery time"
         return {"where": "delayed", "consumer": "", "text": text}
     if holder := dispatcher.holder_of(offset):
         text = f"{holder} has it and hasn't acknowledged it"
@@ -88,9 +88,9 @@ def message_status(state: SubscriptionState, dispatcher: Dispatcher, offset: int
     if not dispatcher.consumers():
         return {"where": "waiting", "consumer": "", "text": "no consumer is connected"}
     if offset >= dispatcher.next_offset:
-        text = "it wasn't delivered yet; the subscription's description tells what holds it back"
+        text = "it hasn't been delivered yet; the description of the subscription says why"
         return {"where": "not-delivered", "consumer": "", "text": text}
-    text = "it waits to be delivered again; the subscription's description tells why"
+    text = "it waits for its redelivery; the description of the subscription says why"
     return {"where": "waiting", "consumer": "", "text": text}
 
 

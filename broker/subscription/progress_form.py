@@ -42,14 +42,12 @@ def read_part(source: str, raw: bytes) -> Part:
     try:
         told = SubscriptionProgress.FromString(raw)
         if not told.IsInitialized() or not told.subscription:
-            raise DecodeError("it lacks the subscription's name, or a position")
+            raise DecodeError("the subscription's name or a position is missing")
     except DecodeError as error:
         problem = f"progress of a subscription of cluster {source!r}: {error}"
         raise RemoteError(Reason.INVALID, problem) from error
     if told.subscription.startswith(REPLICATOR_PREFIX):
-        problem = (
-            f"{told.subscription!r} is a replicator of cluster {source!r}: that has no progress"
-        )
+        problem = f"{told.subscription!r} of cluster {source!r} is a replicator: it has no progress"
         raise RemoteError(Reason.NOT_ALLOWED, problem)
     origins: dict[str, Ahead] = {}
     for each in told.origins:

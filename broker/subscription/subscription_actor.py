@@ -105,7 +105,7 @@ class SubscriptionActor(JournaledActor):
         if isinstance(request, m.OpenDispatcher):
             self._serve(rpc_connection, request.epoch)
         elif rpc_connection is not self._partition:
-            text = f"{type(request).__name__} is for the partition that is connected"
+            text = f"only the connected partition may send {type(request).__name__}"
             raise RemoteError(Reason.NOT_FOUND, text)
         assert self._dispatcher is not None
         answer = await self._answer(self._dispatcher, request)
@@ -226,7 +226,7 @@ class SubscriptionActor(JournaledActor):
     def _check_epoch(self, epoch: int) -> None:
         """Raise `RemoteError` (FENCED) if a newer activation of the partition was served."""
         if epoch < self._partition_epoch:
-            raise RemoteError(Reason.FENCED, "a newer activation of the partition is at work")
+            raise RemoteError(Reason.FENCED, "a newer activation of the partition is connected")
         self._partition_epoch = epoch
 
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:

@@ -94,7 +94,7 @@ async def plan_undo(store: LedgerStore, key: ActorKey, point_in_time: PointInTim
         if seen % _EVENTS_AT_ONCE == 0:
             await asyncio.sleep(0)  # the subscription goes on meanwhile
     if not undone:
-        raise NothingMoved("there is no seek, skip or expiry on request since then")
+        raise NothingMoved("there was no seek, skip or requested expiry since then")
     return Plan(former.sequence, live.cursor, restored, undone)
 
 
@@ -121,4 +121,4 @@ async def _last_move(store: LedgerStore, key: ActorKey) -> int:
         if last is not None:
             return last
         border = info.first_sequence
-    raise NothingMoved("there is no seek, skip or expiry on request to undo")
+    raise NothingMoved("there is no seek, skip or requested expiry to undo")

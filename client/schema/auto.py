@@ -146,7 +146,7 @@ class _GenericProtobuf(Schema[Any]):
         try:
             return GenericRecord(as_dict(self._kind.FromString(data)), self.info)
         except DecodeError as error:
-            raise undecodable("message of its schema", error) from error
+            raise undecodable("a message of its schema", error) from error
 
 
 def _generic(info: SchemaInfo) -> Schema[Any]:
@@ -169,5 +169,5 @@ def _generic(info: SchemaInfo) -> Schema[Any]:
     if info.type in PRIMITIVES:
         return PRIMITIVES[info.type]
     raise UndecodableMessage(
-        f"schemas of type {info.type} don't say how to decode it; use a schema of your own"
+        f"AutoConsumeSchema can't decode schemas of type {info.type}; give your own schema"
     )

@@ -107,5 +107,5 @@ def typed(schema: Schema[Any] | None) -> Schema[Any] | None:
 
 
 def undecodable(what: str, error: Exception) -> UndecodableMessage:
-    """Make the error for a payload that isn't a ``what``."""
-    return UndecodableMessage(f"it is no {what}: {error}")
+    """Make the error for a payload that isn't ``what``, a phrase with its article."""
+    return UndecodableMessage(f"it isn't {what}: {error}")

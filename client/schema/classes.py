@@ -53,7 +53,7 @@ def class_shape(kind: type, json: bool) -> RecordShape:
     shape = _Reader(json).record(kind)
     if shape is None:
         raise InvalidConfiguration(
-            f"{kind!r} is no class with fields: give a Record, a dataclass, a pydantic model or"
+            f"{kind!r} isn't a class with fields: give a Record, a dataclass, a pydantic model or"
             " a TypedDict"
         )
     return shape
@@ -161,8 +161,8 @@ def _hints(kind: type) -> dict[str, Any]:
     except NameError as error:
         module = sys.modules.get(kind.__module__)
         raise InvalidConfiguration(
-            f"{kind.__name__}: a type can't be found in {module or kind.__module__}: {error};"
-            " define it where the class is, at the top of the module"
+            f"{kind.__name__}: can't find a type in {module or kind.__module__}: {error};"
+            " define it at the top level of the module that defines the class"
         ) from error
 
 

@@ -127,12 +127,14 @@ def _split(data: bytes) -> list[bytes | None]:
     at = 0
     for _ in range(2):
         if at + _LENGTH.size > len(data):
-            raise UndecodableMessage("it ends before its key and value do")
+            raise UndecodableMessage("it ends within its key or value")
         (length,) = _LENGTH.unpack_from(data, at)
         at += _LENGTH.size
         end = at + max(length, 0)
         if length < _NONE or end > len(data):
-            raise UndecodableMessage(f"a part of {length} bytes where {len(data) - at} are left")
+            raise UndecodableMessage(
+                f"its key or value announces {length} bytes, {len(data) - at} are left"
+            )
         found.append(None if length == _NONE else data[at:end])
         at = end
     if at != len(data):

@@ -203,7 +203,7 @@ class InstantSchema(Schema[datetime]):
             seconds, nanos = self._form.unpack(data)
             return _EPOCH + timedelta(seconds=seconds, microseconds=nanos // 1000)
         except (struct.error, OverflowError) as error:
-            raise undecodable("Instant", error) from error
+            raise undecodable("an Instant", error) from error
 
 
 class LocalDateSchema(_Packed[date]):
@@ -254,7 +254,7 @@ class LocalDateTimeSchema(Schema[datetime]):
             day = _DAY_ZERO + timedelta(days=days)
             return datetime.combine(day, time()) + timedelta(microseconds=nanos // 1000)
         except (struct.error, OverflowError) as error:
-            raise undecodable("LocalDateTime", error) from error
+            raise undecodable("a LocalDateTime", error) from error
 
 
 def _since_midnight(value: Any) -> timedelta:

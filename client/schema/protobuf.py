@@ -23,7 +23,7 @@ class ProtobufNativeSchema(Schema[M]):
 
     def __init__(self, record_cls: type[M]) -> None:
         if not (isinstance(record_cls, type) and issubclass(record_cls, Message)):
-            raise InvalidConfiguration(f"{record_cls!r} is no generated Protobuf message class")
+            raise InvalidConfiguration(f"{record_cls!r} isn't a generated Protobuf message class")
         self._kind = record_cls
         data = native_schema(record_cls.DESCRIPTOR)  # type: ignore[arg-type]
         kind = SchemaType.PROTOBUF_NATIVE
@@ -47,7 +47,7 @@ class ProtobufNativeSchema(Schema[M]):
         try:
             return self._kind.FromString(data)
         except DecodeError as error:
-            raise undecodable(self._kind.__name__, error) from error
+            raise undecodable(f"a {self._kind.__name__}", error) from error
 
     def __repr__(self) -> str:
         return f"ProtobufNativeSchema({self._kind.__name__})"

@@ -82,9 +82,9 @@ def _back(shape: RecordShape, plain: Any) -> Any:
         return shape.back(plain)
     except Wrong:
         told = fault(shape, plain, "back")
-        raise UndecodableMessage(f"it is no {shape.kind.__name__}: {told}") from None
+        raise UndecodableMessage(f"it isn't a {shape.kind.__name__}: {told}") from None
     except _REFUSED as error:
-        raise undecodable(shape.kind.__name__, error) from error
+        raise undecodable(f"a {shape.kind.__name__}", error) from error
 
 
 class JsonSchema(Schema[T]):
@@ -188,7 +188,7 @@ class AvroSchema(Schema[T]):
             try:
                 plain = schemaless_reader(buffer, writer, reader)
             except _UNREADABLE as error:
-                raise undecodable("Avro of its schema", error) from error
+                raise undecodable("an Avro value of its schema", error) from error
             if buffer.tell() != len(data):
                 left = len(data) - buffer.tell()
                 raise UndecodableMessage(f"{left} bytes are left over after its Avro value")

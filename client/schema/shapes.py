@@ -76,7 +76,7 @@ def _told(value: Any) -> str:
 
 
 class _Missing(Enum):
-    MISSING = "nothing was given"
+    MISSING = "missing"
 
 
 MISSING = _Missing.MISSING

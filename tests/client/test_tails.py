@@ -148,7 +148,7 @@ def test_what_the_service_has_but_does_not_deliver_is_an_error():
             client_of(server, operation_timeout_seconds=0.5) as client,
         ):
             reader = await client.create_reader("t", MessageId.earliest)
-            with pytest.raises(velaray.Timeout, match="doesn't come"):
+            with pytest.raises(velaray.Timeout, match="exists but wasn't delivered"):
                 await reader.has_message_available()
 
     run(work())

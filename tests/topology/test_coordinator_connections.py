@@ -66,7 +66,7 @@ def test_a_client_that_takes_a_coordinator_for_another_is_sent_to_look_up_again(
     async def scenario(setting: Setting) -> None:
         refused = await joined(setting.coordinator, 4)
         assert refused.error == pb.TransactionCoordinatorNotFound
-        assert "coordinator 4 isn't here: look it up again" in refused.message
+        assert "coordinator 4 is not served here: look it up again" in refused.message
         assert not (await joined(setting.coordinator, 3)).HasField("error")
         remote = pb.CommandEndTxn(txnid_most_bits=4, txnid_least_bits=0, txn_action=pb.COMMIT)
         answer = await setting.ask(remote, pb.CommandEndTxnResponse)

@@ -97,7 +97,7 @@ def test_a_message_of_an_open_transaction(topic: Topic, commit: bool) -> None:
     assert (now["where"], now["status"]) == ("undecided", "OPEN")
     assert tuple(now["transaction"]) == transaction.txn_id
     assert f"it belongs to transaction {transaction.txn_id}" in now["text"]
-    assert "s at the latest" in now["text"]
+    assert "and ends within" in now["text"]
     assert topic.told(message) == ["published"]
     assert f"in transaction {transaction.txn_id}" in topic.texts(message)[0]
     if not commit:
@@ -127,12 +127,14 @@ def test_a_plain_message_behind_open_transactions(topic: Topic) -> None:
     place = f"{first.ledger_id()}:{first.entry_id()}"
     assert f"transaction {one.txn_id}, whose first entry is before it, at {place}" in now["text"]
     assert now["deadline_ms"] > 1_600_000_000_000
-    assert "and ends in" in now["text"]
+    assert "and ends within" in now["text"]
     assert topic.told(message) == ["published", "held-back"]
-    behind = f"behind the first entry of transaction {one.txn_id}, {place}, and of 1 more"
+    behind = (
+        f"waits for transaction {one.txn_id}, whose first entry {place} is before it, and for 1"
+    )
     assert topic.texts(message)[1].startswith(behind)
     assert topic.holdups() == {
-        "open-transaction": f"4 entries, from {place} on, wait for transaction {one.txn_id} to end"
+        "open-transaction": f"4 entries from {place} on wait for the end of transaction {one.txn_id}"
     }
     one.commit()
     assert tuple(topic.explain(message)["now"]["transaction"]) == two.txn_id
@@ -167,10 +169,10 @@ def test_a_message_acknowledged_in_an_open_transaction(
     now = topic.explain(message)["now"]
     assert (now["where"], tuple(now["transaction"])) == ("pending", transaction.txn_id)
     assert f"it is acknowledged in transaction {transaction.txn_id}" in now["text"]
-    assert "s at the latest" in now["text"]
+    assert "and ends within" in now["text"]
     before = ["published", "delivered", "pending"]
     assert topic.told(message) == before
-    pending = f"acknowledged in transaction {transaction.txn_id} by carol, which is undecided"
+    pending = f"acknowledged by carol in transaction {transaction.txn_id}, which is still open"
     assert pending in topic.texts(message)
     if not cumulative:
         assert topic.holdups()["pending"] == (
@@ -219,6 +221,6 @@ def test_a_coordinator_that_cannot_be_asked(
     monkeypatch.setattr(type(cluster.actor_system.actors[key]), "call", hang)
     now = topic.explain(message)["now"]
     assert (now["where"], "status" in now) == ("undecided", False)
-    assert "its coordinator can't tell" in now["text"]
+    assert "its coordinator doesn't answer" in now["text"]
     monkeypatch.undo()
     transaction.abort()

@@ -69,9 +69,9 @@ def test_a_past_state_is_what_was_live_then(seed: int) -> None:
                 assert digest(machine.snapshot(past.state)) == shown, (sequence, at_ms)
         newest = await state_at(store, KEY, PointInTime())
         assert digest(machine.snapshot(newest.state)) == noted[-1][2]
-        with pytest.raises(NoHistory, match="nothing that old is kept"):
+        with pytest.raises(NoHistory, match="events that old are no longer kept"):
             await state_at(store, KEY, PointInTime(at_ms=999))
-        with pytest.raises(NoHistory, match="none of number 1000"):
+        with pytest.raises(NoHistory, match="so there is no event 1000"):
             await state_at(store, KEY, PointInTime(sequence=1000))
         with pytest.raises(NotStored):
             await subscriptions_of(store, TOPIC, "other")
@@ -118,7 +118,7 @@ def test_the_command_shows_it_with_or_without_a_cluster(tmp_path: Path) -> None:
     gone = velaray(
         "subscriptions", "state", "t", "s", "--data", str(tmp_path), "--at", "1999-01-01", code=1
     )
-    assert "nothing that old is kept" in gone.output
+    assert "events that old are no longer kept" in gone.output
     missing = velaray(
         "subscriptions", "state", "t", "s", "--data", str(tmp_path), "--at", "7:7", code=1
     )

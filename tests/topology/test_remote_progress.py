@@ -541,7 +541,7 @@ def test_a_reader_of_that_name_is_left_alone() -> None:
     ("part", "why"),
     [
         (b"\xff\xff", "progress of a subscription of cluster 'east'"),
-        (b"", "lacks the subscription's name"),
+        (b"", "the subscription's name or a position is missing"),
         (SubscriptionProgress(subscription="pulsar.repl.x").SerializeToString(), "a replicator"),
     ],
 )

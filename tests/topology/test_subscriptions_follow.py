@@ -108,7 +108,7 @@ def test_why_an_entry_is_not_delivered_says_where_it_was_acknowledged(both: list
     reader.close()
     message = MessageId(ids[1].partition(), ids[1].ledger_id(), ids[1].entry_id(), -1)
     facts = Admin(b.local.admin_url).explain(topic, "s", message)["facts"]
-    assert facts[-1]["text"] == "acknowledged in cluster a, as that has told"
+    assert facts[-1]["text"] == "acknowledged in cluster a, as that cluster reported"
 
 
 def test_a_seek_forth_is_followed_and_one_back_is_not(both: list[Cluster]) -> None:

@@ -125,9 +125,9 @@ def expired(admin: Admin) -> tuple[int, list[tuple[int, int]]]:
 def test_without_a_move_there_is_nothing_to_undo(cluster: LocalCluster, client: Client) -> None:
     admin = Admin(cluster.admin_url)
     prepared(client, "quiet").close()
-    with pytest.raises(NotFound, match="no seek, skip or expiry"):
+    with pytest.raises(NotFound, match="no seek, skip or requested expiry"):
         admin.undo("quiet", "s")
-    with pytest.raises(NotFound, match="nothing that old is kept"):
+    with pytest.raises(NotFound, match="events that old are no longer kept"):
         admin.undo("quiet", "s", time_ms=1)
 
 
@@ -153,7 +153,7 @@ def marks(admin: Admin, names: list[str]) -> list[int]:
 def test_partitions_where_nothing_moved_are_left_out(cluster: LocalCluster, client: Client) -> None:
     admin = Admin(cluster.admin_url)
     names = partitioned(admin, client, "partly")
-    with pytest.raises(NotFound, match="partly: there is no seek, skip or expiry"):
+    with pytest.raises(NotFound, match="partly: there was no seek, skip or requested expiry"):
         admin.undo("partly", "s")
     admin.skip(names[1], "s", None)
     assert list(admin.undo("partly", "s", preview=True)) == [names[1]]

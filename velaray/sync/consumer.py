@@ -269,7 +269,9 @@ class Consumer(Generic[T]):
         limit = many(max_messages)
         self._refuse_beside_listener()
         if self._watch is not None:
-            raise OperationNotSupported("receive_many makes no messages for interceptors to see")
+            raise OperationNotSupported(
+                "receive_many creates no Message objects: it can't be used with interceptors"
+            )
         deadline = None if timeout_millis is None else monotonic() + timeout_millis / 1000
         segments = self._inbox.get_segments(limit, deadline)
         if not segments:

@@ -56,7 +56,7 @@ class LoopThread:
         """Raise `OperationNotSupported` on the loop's thread, where a wait would never end."""
         if threading.current_thread() is self._thread:
             raise OperationNotSupported(
-                "a callback can't call a method that waits; hand the work to another thread"
+                "a callback can't call a blocking method; do it in another thread"
             )
 
     def call(self, function: Callable[..., object], *args: object) -> bool:

@@ -34,4 +34,4 @@ def fault_of_ack_set(log: PartitionLog, offset: int, words: int) -> str:
     messages = MOST_MESSAGES if entry is None else entry.messages
     if words <= (messages + 63) // 64:
         return ""
-    return f"an ack_set of {words} words: a batch there has at most {messages} messages"
+    return f"an ack_set of {words} words is too long: the batch has at most {messages} messages"

@@ -91,7 +91,7 @@ class AcknowledgementHandlers:
                 position = Position(data.ledgerId, data.entryId)
                 offset = remote_ids.offset_of(log, position, -1)
                 if offset < 0 and remote_ids.is_nobodys(log, position):
-                    problem = f"message {position} is unknown: it was of another topic, or moved"
+                    problem = f"message {position} is unknown: it is of another topic"
                     self._refuse(command, pb.NotAllowedError, problem)
                     return
                 if offset < 0:

@@ -44,7 +44,7 @@ def check_source(
     """
     own = config.name
     if source == own:
-        problem = f"{name!r} replicates from cluster {own!r}, which this is"
+        problem = f"{name!r} replicates from cluster {own!r}, which is this cluster"
         raise RemoteError(Reason.NOT_ALLOWED, problem)
     if info.is_system:  # an actor of this cluster reads from the other one
         return

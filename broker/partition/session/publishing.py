@@ -122,7 +122,7 @@ class PublishHandlers:
     ) -> None:
         """Refuse an entry; of a replicator, also all entries that it sends later."""
         if producer.source is not None:
-            consequence = f"an entry before it was refused: {problem}"
+            consequence = f"an earlier entry was refused: {problem}"
             producer.refused = producer.refused or consequence
         producer.refuse_in_turn(send, code, problem)
 

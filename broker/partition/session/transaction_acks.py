@@ -65,7 +65,7 @@ class TransactionAcks:
         consumer, partition = found
         channel, log = consumer.channel, partition.log
         if not channel.durable:
-            problem = "a reader has nothing that a transaction could acknowledge"
+            problem = "a reader can't acknowledge in a transaction"
             raise RemoteError(Reason.NOT_ALLOWED, problem)
         async with partition.publishing.admission.through(transaction, channel.name):
             request: AckEntriesInTransaction | AckEntriesBeforeInTransaction
@@ -134,7 +134,7 @@ async def _cumulative(
     """Return what `_individual` does."""
     channel = consumer.channel
     if len(command.message_id) != 1:
-        problem = "a cumulative acknowledgement in a transaction names one message"
+        problem = "a cumulative acknowledgement in a transaction must name exactly one message"
         raise RemoteError(Reason.NOT_ALLOWED, problem)
     position, words = position_of(command), remaining_words(command.message_id[0])
     if remote_ids.is_remote(log, position):
