@@ -55,10 +55,10 @@ def _check_page(request: web.Request) -> None:
     origin = request.headers.get("Origin")
     host = request.headers.get("Host", "")
     if origin is not None and origin.partition("://")[2].lower() != host.lower():
-        raise AdminError(403, f"requests of web pages are refused: Origin {origin[:200]!r}")
+        raise AdminError(403, f"requests from web pages are refused: Origin {origin[:200]!r}")
     site = request.headers.get("Sec-Fetch-Site", "none")
     if site not in _OWN_SITES:
-        raise AdminError(403, f"requests of web pages are refused: Sec-Fetch-Site {site[:40]!r}")
+        raise AdminError(403, f"requests from web pages are refused: Sec-Fetch-Site {site[:40]!r}")
 
 
 def _check_body(request: web.Request) -> None:

@@ -108,7 +108,7 @@ async def _given(request: web.Request) -> dict[str, str]:
         elif field in _TEXTS:
             given[_TEXTS[field]] = _text(field, value)
         elif not says_nothing(value) and value != _DEFAULTS.get(field):
-            raise AdminError(422, f"field {field!r} can't be honoured here; leave it out")
+            raise AdminError(422, f"field {field!r} isn't supported here; leave it out")
     return given
 
 

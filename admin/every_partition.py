@@ -41,5 +41,5 @@ async def change_every(
     raise AdminError(
         status_of(first),
         f"done for {', '.join(sorted(answers))}, but {reasons}. "
-        "Repeat it for the partitions that lack it, by their names",
+        "Repeat the request for each of these partitions by its name",
     )

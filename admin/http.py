@@ -158,7 +158,7 @@ def users_namespace_of(request: web.Request) -> str:
     """`namespace_of`. Raises `AdminError` for changes to the system namespace."""
     name = namespace_of(request)
     if request.method != "GET" and name == f"{SYSTEM_TENANT}/{SYSTEM_NAMESPACE}":
-        raise AdminError(405, f"namespace {name} belongs to the system: nobody changes it")
+        raise AdminError(405, f"namespace {name} belongs to the system: it can't be changed")
     return name
 
 
@@ -171,7 +171,7 @@ def _users_topic_of(request: web.Request) -> TopicName:
     """`topic_of`. Raises `AdminError` for system topics, except when a deletion topic is read."""
     name = topic_of(request)
     if is_systems(name) and not (request.method == "GET" and is_deletion_topic(name)):
-        raise AdminError(405, f"{name} belongs to the system: nobody reads or changes it")
+        raise AdminError(405, f"{name} belongs to the system: it can't be read or changed")
     return name
 
 

@@ -47,7 +47,7 @@ class ProxyActor:
         if not started.done():
             started.set_exception(error)
             return
-        print(f"velaray: the front door closes: {error}", file=sys.stderr, flush=True)
+        print(f"velaray: the proxy stops: {error}", file=sys.stderr, flush=True)
         os._exit(1)
 
     async def _serve(self, started: Future[None]) -> None:

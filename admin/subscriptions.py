@@ -144,7 +144,7 @@ async def set_replicated(request: web.Request) -> web.Response:
     """Turn replication of a subscription's state on or off: a JSON boolean."""
     name, replicated = _name(request), await json_body(request)
     if not isinstance(replicated, bool):
-        raise AdminError(400, "say true or false")
+        raise AdminError(400, "the body must be true or false")
     holders = await _holders(request, await find_target(request))
     arguments = {"name": name, "replicated": replicated}
     await _change_holders(request, holders, "set_replicated", arguments)
@@ -434,7 +434,7 @@ async def explain(request: web.Request) -> web.Response:
         member = target.name.of_partition(found.partition)
         target = Target(member, target.partitions, target.incarnation, target.properties)
     if target.is_many:
-        raise AdminError(400, f"say which partition of {target.name}: ledger:entry:partition")
+        raise AdminError(400, f"name the partition of {target.name}: write ledger:entry:partition")
     position = Position(found.ledger_id, found.entry_id)
     actor_system, (partition,) = actor_system_of(request), target.keys()
     now = await actor_system.call(

@@ -147,7 +147,7 @@ async def scale(request: web.Request) -> web.Response:
         raise AdminError(400, "give the number of coordinators as the body, 1 to 65535")
     count = await _count(request)
     if wanted <= count:
-        raise AdminError(406, f"there are {count} coordinators, and there may only be more")
+        raise AdminError(406, f"there are {count} coordinators, and their number can only grow")
     await ask_catalog(request, "grow_partitions", topic=str(ASSIGN), partitions=wanted)
     return done()
 
@@ -221,7 +221,7 @@ async def _transaction(request: web.Request, coordinator: int, sequence: int) ->
         found = await _ask(actor_system_of(request), coordinator, "transaction", sequence=sequence)
     if found is None:
         raise RemoteError(
-            Reason.NOT_FOUND, f"there was never a transaction {_id(coordinator, sequence)}"
+            Reason.NOT_FOUND, f"there has never been a transaction {_id(coordinator, sequence)}"
         )
     return {**found, "coordinator": coordinator, "sequence": sequence}
 

@@ -164,13 +164,11 @@ _UNAPPLIED = (
     _Unapplied("resourceGroup", "there are no resource groups", namespace="resourcegroup"),
     _Unapplied("shadowTopics", "there are no shadow topics", topic="shadowTopics", unset=[]),
     _Unapplied(
-        "allowedClusters", "the tenant's allowed clusters hold", "allowedClusters", unset=[]
+        "allowedClusters", "the tenant's allowed clusters apply", "allowedClusters", unset=[]
     ),
     _Unapplied("bookieAffinity", _BOOKKEEPER, "persistence/bookieAffinity"),
     _Unapplied("antiAffinity", "Ray places every actor by itself", "antiAffinity"),
-    _Unapplied(
-        "encryptionRequired", "it is the producers' choice", "encryptionRequired", unset=False
-    ),
+    _Unapplied("encryptionRequired", "producers choose it", "encryptionRequired", unset=False),
     _Unapplied(
         "subscriptionAuthMode",
         "there are no permissions of roles",

@@ -50,7 +50,7 @@ def _prepend(environment: dict[str, str], name: str, folders: list[Path]) -> Non
 def unpack(package: str, folder: Path) -> None:
     """Put a package, and those that it needs and the system lacks, into ``folder``.
 
-    Raises `Absent` where there is no Debian, or where its packages can't be had.
+    Raises `Absent` where there is no Debian, or where its packages can't be fetched.
     """
     for tool in ("apt-get", "dpkg-deb"):
         if shutil.which(tool) is None:

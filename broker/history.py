@@ -82,7 +82,7 @@ async def replayed_to(
         past = Past(record.sequence, record.at_ms, state)
     if point_in_time.sequence is not None and past.sequence < point_in_time.sequence:
         raise NoHistory(
-            f"{text} has events up to {past.sequence}, so there is no event {point_in_time.sequence}"
+            f"{text} has no event {point_in_time.sequence}: the newest is {past.sequence}"
         )
     if past.sequence < ledgers[0].first_sequence and point_in_time != PointInTime():
         raise NoHistory(f"{text}: events that old are no longer kept")

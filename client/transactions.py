@@ -310,7 +310,7 @@ class Transaction:
 
     def _begun(self) -> None:
         if self._state != TransactionState.OPEN:
-            raise InvalidTxnStatusError(f"{self!r} is no longer open")
+            raise InvalidTxnStatusError(f"{self!r} takes nothing any more")
         self._under_way += 1
 
     def _ended(self, error: BaseException | None) -> None:

@@ -45,4 +45,4 @@ def make_actor(key: ActorKey, actor_system: ActorSystem) -> ActorBase:
 
             return InboundReplicatorActor(key, actor_system)
         case ActorKind.COMPACTED:
-            raise ValueError(f"{key} is no actor: it belongs to its partition")
+            raise ValueError(f"{key} has no actor of its own: its partition serves it")

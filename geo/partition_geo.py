@@ -70,7 +70,7 @@ class PartitionGeo:
         unknown kind."""
         found = self._markers.get(kind)
         if found is None:
-            raise RemoteError(Reason.NOT_ALLOWED, f"markers of type {kind} aren't understood here")
+            raise RemoteError(Reason.NOT_ALLOWED, f"unknown type of marker: {kind}")
         return found
 
     async def described(self) -> dict[str, dict[str, Any]]:

@@ -65,7 +65,7 @@ async def purge(store: LedgerStore, journal: str, enqueue_deletion: EnqueueDelet
                 await store.release(journal, written)
         except ManifestConflict:
             continue  # its owner has rolled over meanwhile
-    raise Contended(f"journal {journal}: burying it", OPEN_TRIES)
+    raise Contended(f"journal {journal}: purging it", OPEN_TRIES)
 
 
 async def _ledgers(store: LedgerStore, journal: str, manifest: Manifest) -> list[int]:

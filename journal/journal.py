@@ -564,7 +564,7 @@ class Journal:
         self._check_writable("unlist")
         known = {info.ledger_id for info in self.ledgers} - self.needed
         if wrong := sorted(set(ledger_ids) - known):
-            raise Misuse(f"journal {self.key}: ledgers {wrong} can't be unlisted")
+            raise Misuse(f"journal {self.key}: ledgers {wrong} can't be dropped from the manifest")
         self._busy = "unlist"
         try:
             manifest = replace(self._manifest, next_index=self._next_index).without(ledger_ids)
@@ -579,7 +579,7 @@ class Journal:
             raise self._failure from error
         except asyncio.CancelledError:
             location = self._store.location(self.key)
-            self._failure = SyncFailed(location, "unlisting was cancelled")
+            self._failure = SyncFailed(location, "dropping ledgers from the manifest was cancelled")
             raise
         finally:
             self._busy = ""

@@ -12,7 +12,7 @@ from velaray.pipelines.spark_positions import Place
 
 logger = logging.getLogger("velaray")
 
-_GO_ON = '.option("fail_on_data_loss", "false") goes on with what there is'
+_GO_ON = '.option("fail_on_data_loss", "false") continues without it'
 
 
 class DataLossError(VelarayError):
@@ -52,15 +52,15 @@ class Losses:
             return
         text = "; ".join(f"{name} {what}" for name, what in sorted(lost.items()))
         if self._fail:
-            raise DataLossError(f"this query can't have all that it was to read: {text}. {_GO_ON}")
+            raise DataLossError(f"data that this query has not read yet is lost: {text}. {_GO_ON}")
         if not lost.keys() <= self._told:
-            logger.warning("a query goes on without what it lost: %s", text)
+            logger.warning("a query continues without lost data: %s", text)
         self._told |= lost.keys()
 
     def _lost(self, begun: Progress, span: Span) -> str | None:
         where = f"after {begun.after}"
         if span.foreign:
-            return f"{where}: the topic was deleted and made again"
+            return f"{where}: the topic was deleted and created again"
         if span.torn is not None:
             return (
                 f"at {Place.of(span.torn)}: the first chunks of that message are too far back to"
@@ -69,10 +69,10 @@ class Losses:
         name = f"subscription {self._subscription!r}"
         gone = f"{span.trimmed} entries are trimmed" if span.trimmed else "nothing is trimmed yet"
         if begun.mark is not None and begun.mark != span.incarnation:
-            return f"{where}: {name}, which keeps what is to be read, was deleted; {gone}"
+            return f"{where}: {name}, which retains the unread messages, was deleted; {gone}"
         if span.passed and begun.mark is not None:
             return (
-                f"{where}: {name} was moved forward by others, and doesn't keep the next"
+                f"{where}: others moved {name} forward, so it doesn't retain the next"
                 f" {span.passed} entries; {gone}"
             )
         return None

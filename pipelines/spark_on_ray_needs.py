@@ -58,7 +58,7 @@ def _require_java() -> None:
     )
     found = re.search(r'version "(\d+)', told.stderr)
     if found is None:
-        raise SparkMissing(f"{java} doesn't tell its version: {told.stderr.strip()!r}")
+        raise SparkMissing(f"{java} -version gives no version: {told.stderr.strip()!r}")
     if int(found[1]) < JAVA:
         raise SparkMissing(f"{java} is Java {found[1]}: Spark needs {JAVA}, set JAVA_HOME to one")
 
@@ -67,7 +67,7 @@ def check_sizes(workers: int, cores: int, memory: int) -> None:
     """Raise `InvalidConfiguration` for sizes that aren't positive."""
     for name, value in (("workers", workers), ("cores", cores), ("memory", memory)):
         if not isinstance(value, int) or value < 1:
-            raise InvalidConfiguration(f"{name}={value!r}: a whole number, at least 1")
+            raise InvalidConfiguration(f"{name}={value!r} must be a whole number of at least 1")
 
 
 def heap_of(memory: int) -> int:

@@ -22,7 +22,7 @@ class Options:
         strange = sorted(set(self._given) - known - _SPARKS_OWN)
         if strange:
             raise InvalidConfiguration(
-                f"{what} has no option {', '.join(strange)}; it knows {', '.join(sorted(known))}"
+                f"{what} has no option {', '.join(strange)}; it has {', '.join(sorted(known))}"
             )
 
     def text(self, name: str) -> str | None:
@@ -55,7 +55,7 @@ class Options:
             return 0
         found = int(value) if value.isascii() and value.isdigit() else 0
         if not 0 < found < 1 << 63:
-            raise InvalidConfiguration(f"{name}={value!r}: give a whole number, more than 0")
+            raise InvalidConfiguration(f"{name}={value!r}: give a whole number above 0")
         return found
 
     def seconds(self, name: str, default: float) -> float:
@@ -66,7 +66,7 @@ class Options:
         except ValueError:
             found = -1.0
         if not 0 < found < float("inf"):
-            raise InvalidConfiguration(f"{name}={value!r}: give seconds, more than 0")
+            raise InvalidConfiguration(f"{name}={value!r}: give seconds, above 0")
         return found
 
     def choice(self, name: str, *known: str) -> str:

@@ -78,7 +78,7 @@ class Start:
             time = datetime.fromisoformat(text)
         except ValueError as error:
             raise InvalidConfiguration(
-                f"{text!r} is no position: give earliest, latest, ledger:entry:partition (one"
+                f"{text!r} isn't a position: give earliest, latest, ledger:entry:partition (one"
                 " for each partition, with commas) or an ISO timestamp"
             ) from error
         time = time if time.tzinfo else time.replace(tzinfo=UTC)

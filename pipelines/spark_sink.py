@@ -164,7 +164,7 @@ def _property(name: str) -> str:
     context = TaskContext.get()
     value = context and context.getLocalProperty(name)
     if not value:
-        raise InvalidConfiguration(f"this version of Spark doesn't tell its tasks {name}")
+        raise InvalidConfiguration(f"this version of Spark doesn't give its tasks {name}")
     return value
 
 

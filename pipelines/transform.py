@@ -88,12 +88,12 @@ class Transform:
                 " type Shared, KeyShared or Failover"
             )
         if not isinstance(self.batch_size, int) or self.batch_size < 1:
-            raise InvalidConfiguration(f"batch_size={self.batch_size!r}: at least 1")
+            raise InvalidConfiguration(f"batch_size={self.batch_size!r} must be at least 1")
         if self.batch_wait < 0 or self.retry_delay < 0:
             raise InvalidConfiguration("batch_wait and retry_delay can't be negative")
         if not self.transaction_timeout > 0:
             raise InvalidConfiguration(
-                f"transaction_timeout={self.transaction_timeout!r}: more than 0 seconds"
+                f"transaction_timeout={self.transaction_timeout!r} must be above 0"
             )
 
     @property

@@ -214,7 +214,7 @@ class TransformRun:
         _check_workers(workers)
         with self._lock:
             if self._stopping or self._draining or self._ended.is_set():
-                raise InvalidConfiguration("the transform is about to end: start it anew")
+                raise InvalidConfiguration("the transform is stopping: start a new one")
             while len(self._seats) > workers:
                 seat = self._seats.pop()
                 seat.stop()
@@ -301,4 +301,4 @@ class TransformRun:
 
 def _check_workers(workers: int) -> None:
     if not isinstance(workers, int) or workers < 1:
-        raise InvalidConfiguration(f"workers={workers!r}: at least 1")
+        raise InvalidConfiguration(f"workers={workers!r} must be at least 1")

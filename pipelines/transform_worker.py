@@ -116,7 +116,9 @@ class TransformWorker:
                     await self._consume()
                 except _TRANSIENT as error:
                     self._counts.failures += 1
-                    logger.info("a transform begins anew: %s: %s", type(error).__name__, error)
+                    logger.info(
+                        "a transform subscribes again after %s: %s", type(error).__name__, error
+                    )
                     await self._backoff.wait()
         except UserError as error:
             raise error.error from None
@@ -259,7 +261,7 @@ class TransformWorker:
             try:
                 await txn.commit()
             except Timeout as error:
-                logger.info("the verdict on %r isn't known yet: %s", txn, error)
+                logger.info("the outcome of %r isn't known yet: %s", txn, error)
                 await backoff.wait()
             else:
                 return
@@ -288,4 +290,4 @@ async def _abort(txn: Transaction) -> None:
     try:
         await txn.abort()
     except VelarayError as error:
-        logger.debug("%r can't be aborted, or is already: %s", txn, error)
+        logger.debug("can't abort %r, or it is aborted already: %s", txn, error)

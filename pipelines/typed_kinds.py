@@ -104,7 +104,7 @@ def avro_kind(of: AvroType, path: str = "", above: tuple[AvroType, ...] = ()) ->
 
 def _refused(path: str, what: str) -> InvalidConfiguration:
     return InvalidConfiguration(
-        f"no column can have the type of the schema, at {path or '/'}: {what};"
+        f"the schema has no column type, at {path or '/'}: {what};"
         ' read it with value_schema="bytes"'
     )
 

@@ -112,7 +112,7 @@ def _agreed(found: Mapping[str, SchemaInfo | None]) -> SchemaInfo:
     for topic, info in found.items():
         if info is None or wanted is None:
             raise InvalidConfiguration(
-                f"{topic} has no schema to give its values a type; read it with"
+                f"{topic} has no schema, so its values have no column type; read it with"
                 ' value_schema="bytes"'
             )
         if identity(info) != identity(wanted):
@@ -164,7 +164,7 @@ def _typed(info: SchemaInfo) -> tuple[Schema[Any], Kind]:
     if info.type in PRIMITIVE_KINDS:
         return _Single(info), PRIMITIVE_KINDS[info.type]
     raise InvalidConfiguration(
-        f"values of a schema of type {info.type} have no type of column; read them with"
+        f"values of a schema of type {info.type} have no column type; read them with"
         ' value_schema="bytes"'
     )
 
@@ -207,7 +207,7 @@ class _Json(Schema[Any]):
                 return shape.back(plain)
             except Wrong:
                 raise UndecodableMessage(
-                    f"it isn't of its schema: {fault(shape, plain, 'back')}"
+                    f"it doesn't fit its schema: {fault(shape, plain, 'back')}"
                 ) from None
 
         return decode

@@ -103,7 +103,7 @@ class _Parser:
                 return AvroType(kind, properties=_others(raw, {"type"}))
             case {"type": inner}:
                 return self.parse(inner, space, path, depth + 1)
-        raise _wrong(path, f"{json.dumps(raw)[:80]} is no Avro type")
+        raise _wrong(path, f"{json.dumps(raw)[:80]} isn't an Avro type")
 
     def _reference(self, text: str, space: str, path: str) -> AvroType:
         if text in PRIMITIVES:
@@ -117,9 +117,9 @@ class _Parser:
         branches = [self.parse(each, space, f"{path}/{n}", depth + 1) for n, each in enumerate(raw)]
         kinds = [str(branch) for branch in branches]
         if "union" in kinds:
-            raise _wrong(path, "a union may not contain another one")
+            raise _wrong(path, "a union can't contain another union")
         if len(set(kinds)) < len(kinds):
-            raise _wrong(path, f"a union with two branches alike: {', '.join(kinds)}")
+            raise _wrong(path, f"a union with equal branches: {', '.join(kinds)}")
         return AvroType("union", of=branches)
 
     def _composite(
@@ -133,7 +133,7 @@ class _Parser:
             found.fields = [self._field(each, space, path, depth + 1) for each in fields]
             names = [each.name for each in found.fields]
             if len(set(names)) < len(names):
-                raise _wrong(path, f"{found} has two fields of one name")
+                raise _wrong(path, f"{found} has two fields of the same name")
         elif kind == "enum":
             symbols = _required(raw, "symbols", list, path)
             found.symbols = tuple(_name(each, path) for each in symbols)
@@ -168,7 +168,7 @@ class _Parser:
 
     def _field(self, raw: Any, space: str, path: str, depth: int) -> AvroField:
         if not isinstance(raw, dict):
-            raise _wrong(path, "a field that is no object")
+            raise _wrong(path, "a field that isn't an object")
         name = _name(_required(raw, "name", str, path), path)
         path = f"{path}/{name}"
         if "type" not in raw:
@@ -196,7 +196,7 @@ def _name(text: Any, path: str) -> str:
     """Letters, digits, ``_`` and ``$``, no digit first."""
     if isinstance(text, str) and text.replace("$", "_").isidentifier():
         return text
-    raise _wrong(path, f"{text!r} is no name")
+    raise _wrong(path, f"{text!r} isn't a name")
 
 
 def _aliases(raw: dict[str, Any], path: str) -> list[str]:
@@ -209,7 +209,7 @@ def _aliases(raw: dict[str, Any], path: str) -> list[str]:
 def _required(raw: dict[str, Any], key: str, kind: type, path: str) -> Any:
     found = raw.get(key)
     if not isinstance(found, kind) or isinstance(found, bool):
-        raise _wrong(path, f"{raw.get('type', 'field')} lacks {key}, or it is of another kind")
+        raise _wrong(path, f"{raw.get('type', 'field')} lacks {key}, or it has the wrong type")
     return found
 
 

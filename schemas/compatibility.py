@@ -141,7 +141,7 @@ def consumer_problems(
 
 
 def _no_change(live: Sequence[Known]) -> Incompatibility:
-    text = f"under {Strategy.ALWAYS_INCOMPATIBLE} no other schema is taken"
+    text = f"{Strategy.ALWAYS_INCOMPATIBLE} accepts no other schema"
     return Incompatibility(live[-1].version, reads=True, path="/", text=text)
 
 
@@ -157,7 +157,7 @@ def _problems(
             try:
                 problems = list(islice(_compare(reader, writer, rules), 20))
             except InvalidSchemaError as error:  # ``info`` is valid: it's what was stored
-                problems = [Problem("/", f"what is stored of that version can't be used: {error}")]
+                problems = [Problem("/", f"the stored schema of that version is invalid: {error}")]
             found += [Incompatibility(known.version, reads, *each) for each in problems]
     return found
 

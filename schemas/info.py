@@ -124,7 +124,7 @@ def _part(properties: Mapping[str, str], part: str, data: bytes) -> SchemaInfo:
     try:
         type_ = SchemaType(text)
     except ValueError:
-        raise InvalidSchemaError(f"{part}.schema.type {text!r} is no type of schema") from None
+        raise InvalidSchemaError(f"{part}.schema.type {text!r} isn't a schema type") from None
     inner = _inner_properties(properties.get(f"{part}.schema.properties", ""), part)
     return SchemaInfo(type_, properties.get(f"{part}.schema.name", ""), data, inner)
 

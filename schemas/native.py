@@ -134,7 +134,7 @@ def _labels(message: Descriptor) -> _Labels:
 def _missing(each: FieldDescriptor, writer: Descriptor, labels: _Labels) -> str:
     renumbered = writer.fields_by_name.get(each.name)
     if renumbered is not None:
-        return f"has number {each.number} here and {renumbered.number} in what is to be read"
+        return f"has number {each.number} in the reader and {renumbered.number} in the writer"
     if labels[each.number] == FieldDescriptorProto.LABEL_REQUIRED:
         return f"is required, and {writer.full_name} lacks it"
     return ""
@@ -148,7 +148,7 @@ def _types(reader: FieldDescriptor, writer: FieldDescriptor) -> str:
     if into and outof and into.is_closed:
         lost = [each.name for each in outof.values if each.number not in into.values_by_number]
         if lost:
-            return f"lacks {', '.join(lost)} of the enum that is to be read"
+            return f"lacks {', '.join(lost)} of the writer's enum"
     return ""
 
 
@@ -156,9 +156,9 @@ def _values(reader: FieldDescriptor, writer: FieldDescriptor, into: _Labels, out
     """As `_types`, for how many values there are."""
     number, labels = reader.number, FieldDescriptorProto
     if outof[number] == labels.LABEL_REPEATED != into[number]:
-        return f"holds one value, and what is to be read has many (number {number})"
+        return f"holds one value, the writer's field has many (number {number})"
     if into[number] == labels.LABEL_REQUIRED != outof[number]:
-        return f"is required, and optional in what is to be read (number {number})"
+        return f"is required, but optional in the writer (number {number})"
     return ""
 
 

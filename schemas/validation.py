@@ -55,10 +55,10 @@ def validate(info: SchemaInfo, *, legacy_json: bool = False) -> None:
                 validate(part, legacy_json=legacy_json)
         case SchemaType.STRING:
             if info.data not in _STRINGS:
-                raise InvalidSchemaError("a STRING schema has no data of its own")
+                raise InvalidSchemaError("a STRING schema has no data")
         case _:
             if info.data:
-                raise InvalidSchemaError(f"{info.type} is a type of its own: it has no data")
+                raise InvalidSchemaError(f"a schema of type {info.type} has no data")
 
 
 def legacy_id(info: SchemaInfo) -> str | None:

@@ -332,7 +332,7 @@ def test_a_state_is_replayed_up_to_an_event(run: Run, stored: Path) -> None:
 def test_what_a_journal_does_not_hold_is_said(run: Run, stored: Path) -> None:
     data = ("--data", str(stored))
     late = run("journal", "replay", "catalog", "--to", "999999", *data, code=1)
-    assert "so there is no event 999999" in late.stderr
+    assert "has no event 999999" in late.stderr
     absent = "partition/public/default/absent/-1/1"
     for command in ("show", "verify", "replay"):
         assert absent in run("journal", command, absent, *data, code=1).stderr

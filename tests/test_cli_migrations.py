@@ -53,7 +53,7 @@ def test_what_is_in_the_way_is_told(run: Run, move: Move) -> None:
     assert "is this one" in run("migrate", "acme", "--to", "a", code=1).output
     assert "--to CLUSTER" in run("migrate", "acme", code=2).output
     assert "--to CLUSTER" in run("migrate", "acme", "--to", "b", "--roll-back", code=2).output
-    assert "isn't on its way" in run("migrate", "acme", "--roll-back", code=1).output
+    assert "isn't moving" in run("migrate", "acme", "--roll-back", code=1).output
 
 
 def test_a_tenant_is_kept_after_all(run: Run, move: Move, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,4 +147,4 @@ def test_coordinators_are_shown_and_added(run: Run, transaction: Transaction) ->
     before = as_json(run("coordinators", "-o", "json"))
     assert (list(before), before["0"]["openTxnSize"]) == (["0"], 1)
     assert list(as_json(run("coordinators", "--scale", "3", "-o", "json"))) == ["0", "1", "2"]
-    assert "there may only be more" in run("coordinators", "--scale", "2", code=1).output
+    assert "their number can only grow" in run("coordinators", "--scale", "2", code=1).output

@@ -88,7 +88,7 @@ class _Caller:
         self._rpc_connections = rpc_connections
 
     async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
-        raise RemoteError("not allowed", "this end of the link answers no requests")
+        raise RemoteError("not allowed", "this end of the connection accepts no requests")
 
     def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
         """The called actor sends no notices."""

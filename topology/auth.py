@@ -52,7 +52,7 @@ def system_proof(rpc_key: bytes) -> str:
 def check_system_proof(rpc_key: bytes, proof: str) -> None:
     """Raise `AuthenticationFailed` unless an actor of the cluster made ``proof``."""
     if not hmac.compare_digest(system_proof(rpc_key).encode(), proof.encode()):
-        raise AuthenticationFailed("only actors of this cluster are the system")
+        raise AuthenticationFailed("the proof isn't that of an actor of this cluster")
 
 
 def replicator_proof(secret: bytes, source: str, target: str, data_id: str) -> str:
@@ -70,7 +70,7 @@ def check_replicator_proof(
     if not secret:
         problem = f"cluster {target!r} has no replication secret"
     elif not proof:
-        problem = "it shows no proof of the replication secret"
+        problem = "it gives no proof of the replication secret"
     elif not hmac.compare_digest(
         replicator_proof(secret, source, target, data_id).encode(), proof.encode()
     ):

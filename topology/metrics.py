@@ -89,7 +89,7 @@ METRICS: Mapping[str, About] = {
     "pulsar_subscription_back_log": _gauge("Entries that aren't acknowledged."),
     "pulsar_subscription_unacked_messages": _gauge("Messages delivered and not acknowledged."),
     "pulsar_subscription_msg_rate_redeliver": _gauge("Entries delivered again per second."),
-    "pulsar_subscription_delayed": _gauge("Entries that wait for their time."),
+    "pulsar_subscription_delayed": _gauge("Entries that wait for their delivery time."),
     "pulsar_subscription_consumers_count": _gauge("Connected consumers."),
     "pulsar_subscription_blocked_on_unacked_messages": _gauge(
         "1 while the limit of un-acknowledged messages stops the delivery, else 0."
@@ -106,9 +106,11 @@ METRICS: Mapping[str, About] = {
         for what in ("created", "committed", "aborted", "timeout")
     },
     "pulsar_txn_created_total": _counter("Transactions begun."),
-    "pulsar_txn_committed_total": _counter("Transactions committed, all participants told."),
-    "pulsar_txn_aborted_total": _counter("Transactions aborted, all participants told."),
-    "pulsar_txn_timeout_total": _counter("Transactions aborted as their time was over."),
+    "pulsar_txn_committed_total": _counter(
+        "Transactions committed, with all participants notified."
+    ),
+    "pulsar_txn_aborted_total": _counter("Transactions aborted, with all participants notified."),
+    "pulsar_txn_timeout_total": _counter("Transactions aborted by their timeout."),
     **{
         name: About(
             Kind.UNTYPED,
@@ -117,7 +119,7 @@ METRICS: Mapping[str, About] = {
         for name in EXECUTION_NAMES
     },
     "velaray_txn_open": _gauge("Transactions that aren't decided."),
-    "velaray_txn_ending": _gauge("Transactions that are decided; participants are being told."),
+    "velaray_txn_ending": _gauge("Decided transactions whose participants are being notified."),
     **{
         name: About(
             Kind.UNTYPED, "Commits answered within that many milliseconds (a class, not a sum)."
@@ -125,16 +127,22 @@ METRICS: Mapping[str, About] = {
         for name in COMMIT_NAMES
     },
     "pulsar_txn_tb_active_total": About(
-        Kind.UNTYPED, "Transactions that have entries undecided in the topic."
+        Kind.UNTYPED, "Open transactions with entries in the topic."
     ),
-    "pulsar_txn_tb_committed_total": _counter("Committed transactions that had entries."),
-    "pulsar_txn_tb_aborted_total": _counter("Aborted transactions that had entries."),
-    "velaray_topic_ongoing_transactions": _gauge("Transactions that have entries undecided."),
-    "velaray_topic_hidden_entries": _gauge("Entries of aborted transactions, kept and hidden."),
-    "velaray_topic_committed_transactions_total": _counter("Committed ones that had entries."),
-    "velaray_topic_aborted_transactions_total": _counter("Aborted ones that had entries."),
+    "pulsar_txn_tb_committed_total": _counter(
+        "Committed transactions that had entries in the topic."
+    ),
+    "pulsar_txn_tb_aborted_total": _counter("Aborted transactions that had entries in the topic."),
+    "velaray_topic_ongoing_transactions": _gauge("Open transactions with entries."),
+    "velaray_topic_hidden_entries": _gauge(
+        "Entries of aborted transactions, which are stored but never delivered."
+    ),
+    "velaray_topic_committed_transactions_total": _counter(
+        "Committed transactions that had entries."
+    ),
+    "velaray_topic_aborted_transactions_total": _counter("Aborted transactions that had entries."),
     "velaray_topic_failed_reads_total": _counter(
-        "Reads of entries that failed: what is stored is damaged, or gone."
+        "Failed reads of entries: the stored entry is damaged or missing."
     ),
     "velaray_subscription_pending_transactions": _gauge("Transactions with acknowledgements."),
     "velaray_subscription_pending_entries": _gauge(
@@ -150,39 +158,51 @@ METRICS: Mapping[str, About] = {
     "velaray_recovery_seconds": _gauge("How long the last recovery took."),
     "velaray_recovery_events": _gauge("Events that the last recovery replayed."),
     "velaray_cached_bytes": _gauge("Bytes of the newest entries that are held in memory."),
-    "velaray_ledger_deletion_sent_total": _counter("Ledgers announced as to be deleted."),
+    "velaray_ledger_deletion_sent_total": _counter("Ledgers whose deletion was enqueued."),
     "velaray_ledger_deletion_received_total": _counter("Deletion events received."),
     "velaray_ledger_deletion_deleted_total": _counter("Ledgers deleted."),
-    "velaray_ledger_deletion_gone_total": _counter("Events of ledgers that were gone already."),
-    "velaray_ledger_deletion_in_use_total": _counter("Events of ledgers that are listed."),
+    "velaray_ledger_deletion_gone_total": _counter("Events of ledgers that were already deleted."),
+    "velaray_ledger_deletion_in_use_total": _counter(
+        "Events of ledgers that are still in a manifest."
+    ),
     "velaray_ledger_deletion_failed_total": _counter("Deletions that failed."),
-    "velaray_ledger_deletion_retried_total": _counter("Events that are tried again later."),
+    "velaray_ledger_deletion_retried_total": _counter("Events that are retried later."),
     "velaray_ledger_deletion_dead_total": _counter("Events that became dead letters."),
-    "velaray_ledger_deletion_malformed_total": _counter("Messages that were no events."),
-    "velaray_ledger_deletion_forged_total": _counter("Events of what isn't there in that way."),
-    "velaray_ledger_deletion_acked_total": _counter("Events done with."),
+    "velaray_ledger_deletion_malformed_total": _counter("Messages that weren't valid events."),
+    "velaray_ledger_deletion_forged_total": _counter("Events that name a ledger of another actor."),
+    "velaray_ledger_deletion_acked_total": _counter("Events acknowledged."),
     "pulsar_replication_rate_in": _gauge("Messages from the other cluster per second."),
     "pulsar_replication_rate_out": _gauge("Messages to the other cluster per second."),
     "pulsar_replication_throughput_in": _gauge("Bytes from the other cluster per second."),
     "pulsar_replication_throughput_out": _gauge("Bytes to the other cluster per second."),
     "pulsar_replication_backlog": _gauge("Entries that the other cluster hasn't confirmed."),
-    "pulsar_replication_connected_count": _gauge("1 while nothing keeps the replicator from it."),
-    "pulsar_replication_delay_in_seconds": _gauge("Age of the oldest entry not confirmed."),
+    "pulsar_replication_connected_count": _gauge(
+        "1 while the replicator is connected to the other cluster, else 0."
+    ),
+    "pulsar_replication_delay_in_seconds": _gauge(
+        "Age of the oldest entry that the other cluster hasn't confirmed."
+    ),
     "velaray_replication_backlog_bytes": _gauge("Bytes that the other cluster hasn't confirmed."),
     "velaray_replication_entries_total": _counter("Entries that the other cluster confirmed."),
-    "velaray_replication_duplicates_total": _counter("Of these, those that it had already."),
+    "velaray_replication_duplicates_total": _counter(
+        "Entries that the other cluster confirmed and had already."
+    ),
     "velaray_replication_passed_over_total": _counter("Entries that aren't for the other cluster."),
     "velaray_replication_progress_lag_seconds": _gauge(
         "Age of the oldest progress of a subscription that the other cluster hasn't confirmed."
     ),
-    "velaray_pull_connected": _gauge("1 while nothing keeps the puller from the other cluster."),
-    "velaray_pull_backlog": _gauge("Entries there that aren't acknowledged by the puller."),
-    "velaray_pull_delay_seconds": _gauge("Age of the oldest entry that came and isn't stored yet."),
+    "velaray_pull_connected": _gauge(
+        "1 while the inbound replicator is connected to the other cluster, else 0."
+    ),
+    "velaray_pull_backlog": _gauge(
+        "Entries there that the inbound replicator hasn't acknowledged."
+    ),
+    "velaray_pull_delay_seconds": _gauge("Age of the oldest received entry that isn't stored yet."),
     "velaray_pull_rate": _gauge("Messages pulled per second."),
     "velaray_pull_throughput": _gauge("Bytes pulled per second."),
     "velaray_pull_entries_total": _counter("Entries pulled."),
-    "velaray_pull_duplicates_total": _counter("Of these, those that were here already."),
-    "velaray_pull_passed_over_total": _counter("Entries that weren't to be pulled."),
+    "velaray_pull_duplicates_total": _counter("Pulled entries that were here already."),
+    "velaray_pull_passed_over_total": _counter("Entries there that are never pulled."),
     "velaray_actors": _gauge("Actors that run, by kind."),
     "velaray_actors_silent": _gauge("Actors that run and didn't answer this scrape in time."),
 }

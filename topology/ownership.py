@@ -74,7 +74,9 @@ async def take_ownership(store: LedgerStore, name: str, cluster_number: int = 0)
     for _ in range(_ATTEMPTS):
         version, incarnation, number, data_id, known = await _read(store)
         if known not in ("", name):
-            raise OtherCluster(f"it is cluster {known}'s: start it with --name {known}, not {name}")
+            raise OtherCluster(
+                f"it belongs to cluster {known}: start it with --name {known}, not {name}"
+            )
         if number not in (0, cluster_number):
             raise OtherCluster(
                 f"its ledgers are those of cluster number {number}, not {cluster_number}: start it "

@@ -98,7 +98,7 @@ def _make_token(path: Path) -> None:
     found = path.stat()
     if stat.S_IMODE(found.st_mode) & 0o077 and found.st_uid == os.getuid():
         path.chmod(0o600)
-        _say(f"other users of this machine could read Ray's token: {path} is private now")
+        _say(f"other users of this machine could read Ray's token in {path}: it is now private")
 
 
 def _token_file() -> Path:
@@ -237,5 +237,5 @@ def _probe(address: str, environment: dict[str, str]) -> tuple[Outcome, str]:
         )
         outcome, told = json.loads(done.stdout.splitlines()[-1])
     except (subprocess.SubprocessError, OSError, ValueError, IndexError) as error:
-        raise RayUnavailable(f"it can't be found out whether Ray answers: {error}") from error
+        raise RayUnavailable(f"checking whether Ray answers failed: {error}") from error
     return Outcome(outcome), str(told)

@@ -180,7 +180,7 @@ def _collect_garbage_rarely() -> None:
 def _report_failure(task: asyncio.Task[None]) -> None:
     error = None if task.cancelled() else task.exception()
     if error is not None and not isinstance(error, Stopped):
-        text = f"velaray: metrics go to Ray no longer: {type(error).__name__}: {error}"
+        text = f"velaray: metrics are no longer reported to Ray: {type(error).__name__}: {error}"
         print(text, file=sys.stderr, flush=True)
 
 
@@ -230,7 +230,7 @@ class VelarayActor:
         Raises `Unreachable` once the actor is leaving, or what its start raised.
         """
         if self._retiring:
-            raise Unreachable(f"{self._key} is leaving; the next use starts it again")
+            raise Unreachable(f"{self._key} is stopping; the next use starts it again")
         if self._starting is None:
             self._starting = asyncio.get_running_loop().create_task(self._start())
         host, service_port, rpc_port = await asyncio.shield(self._starting)
@@ -269,7 +269,7 @@ class VelarayActor:
         Only partitions answer: calls of other actors contain secrets, so they use RPC connections.
         """
         if self._key.kind is not ActorKind.PARTITION:
-            raise RemoteError(Reason.NOT_ALLOWED, f"{self._key} answers over links only")
+            raise RemoteError(Reason.NOT_ALLOWED, f"{self._key} answers over RPC connections only")
         await self.address()
         assert self._actor is not None
         return await self._actor.call(method, args or {})

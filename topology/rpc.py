@@ -146,7 +146,9 @@ class RpcConnection(asyncio.Protocol):
             self._registry.discard(self)
         for future in self._requests.values():
             if not future.done():
-                future.set_exception(RpcConnectionClosed("the link broke before the answer came"))
+                future.set_exception(
+                    RpcConnectionClosed("the RPC connection broke before the answer came")
+                )
         self._requests.clear()
         del self._unpacker  # its buffer may be large, and this object may be collected much later
         for task in self._answering:
@@ -189,7 +191,7 @@ class RpcConnection(asyncio.Protocol):
         if not self._trusted:
             self._trusted = kind == _NOTICE and hmac.compare_digest(message[2], self._key)
             if not self._trusted:
-                raise ValueError("the link must begin with the cluster's key")
+                raise ValueError("the first frame of an RPC connection must be the cluster's key")
             return
         if kind == _ALIVE:
             return
@@ -207,18 +209,18 @@ class RpcConnection(asyncio.Protocol):
 
     def _on_typed_notice(self, data: bytes) -> None:
         if self._typed_peer is None:
-            raise ValueError("this end of the link accepts no typed notices")
+            raise ValueError("this end of the connection accepts no typed notices")
         try:
             notice = self._typed_peer.accepts.decode(data)
         except MessageError as error:
-            text = f"closing a link because of a notice: {error}"
+            text = f"closing an RPC connection because of a notice: {error}"
             asyncio.get_running_loop().call_exception_handler({"message": text, "exception": error})
             raise
         self._typed_peer.receive(self, notice)
 
     def _on_typed_request(self, request_id: int, data: bytes) -> None:
         if self._typed_peer is None:
-            text = "this end of the link accepts no typed requests"
+            text = "this end of the connection accepts no typed requests"
             self._send([_RESPONSE, request_id, Reason.NOT_ALLOWED, text])
             return
         try:
@@ -324,7 +326,7 @@ class RpcConnection(asyncio.Protocol):
 
     async def _ask(self, timeout: float | None, kind: int, *body: Any) -> Any:
         if self.closed:
-            raise RpcConnectionClosed("the link is closed")
+            raise RpcConnectionClosed("the RPC connection is closed")
         self.requested += 1
         request_id = self.requested
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

@@ -370,7 +370,7 @@ def _replace_proxy(name: str, data_dir: Path) -> bool:
         return False
     except RayError as error:
         raise ClusterError(
-            f"the front door of a cluster {name!r} on this Ray cluster doesn't answer: stop "
+            f"the proxy of cluster {name!r} on this Ray cluster doesn't answer: stop "
             f"that cluster first, or try again ({one_line(error)})"
         ) from error
     if found["data_dir"] != str(data_dir):
@@ -395,7 +395,7 @@ def _check_least(least: int, **values: float) -> None:
     """Raise `ValueError` for values below ``least``."""
     for name, value in values.items():
         if value < least:
-            raise ValueError(f"{name}={value}: at least {least}")
+            raise ValueError(f"{name}={value} must be at least {least}")
 
 
 def _checked_listeners(listeners: Mapping[str, str]) -> dict[str, str]:
@@ -409,9 +409,9 @@ def _checked_listeners(listeners: Mapping[str, str]) -> dict[str, str]:
 def _check_identity(cluster_number: int, replication_secret: bytes) -> None:
     """Validate the cluster number and the replication secret. Raises `ValueError`."""
     if not 0 <= cluster_number <= LAST_CLUSTER_NUMBER:
-        raise ValueError(f"cluster_number={cluster_number}: 0 to {LAST_CLUSTER_NUMBER}")
+        raise ValueError(f"cluster_number={cluster_number} must be 0 to {LAST_CLUSTER_NUMBER}")
     if replication_secret and len(replication_secret) < LEAST_SECRET_BYTES:
-        raise ValueError(f"a replication secret has at least {LEAST_SECRET_BYTES} bytes")
+        raise ValueError(f"a replication secret needs at least {LEAST_SECRET_BYTES} bytes")
 
 
 def _ownership(data_dir: Path, name: str, cluster_number: int) -> tuple[int, str]:
@@ -483,7 +483,7 @@ def _check_protection(config: ClusterConfig) -> None:
             return
     except RayUnavailable as error:
         raise ClusterError(str(error)) from error
-    risk = "everybody who reaches this Ray can run code on it and read what the cluster holds"
+    risk = "anyone who can reach this Ray can run code on it and read the cluster's data"
     remedy = "start Ray with RAY_AUTH_MODE=token"
     if config.auth is not None or not is_loopback(config.host):
         raise ClusterError(f"Ray serves callers without a token: {risk}; {remedy}")

@@ -38,7 +38,7 @@ class Leftovers:
         try:
             query = json.loads((folder / "metadata").read_text(encoding="utf-8"))["id"]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InvalidConfiguration(f"{folder} is no checkpoint of a Spark query") from error
+            raise InvalidConfiguration(f"{folder} isn't a checkpoint of a Spark query") from error
         marks = dict.fromkeys(
             (partition, source["subscription"])
             for source in _sources(folder)

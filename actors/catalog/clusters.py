@@ -124,9 +124,9 @@ def decide_meet(state: Catalog, command: MeetCluster) -> Decision | None:
     if found.data_id:
         return refuse(
             Reason.CONFLICT,
-            f"cluster {name} has not the data that it had when it was first met, so ids mean other "
-            "messages: one that lost its data must come back under another name and number. If "
-            f"another one was met by mistake, delete {name} and create it again",
+            f"cluster {name} has other data than at the first contact, so its message "
+            "ids mean other messages: a cluster that lost its data needs a new name and number. If "
+            f"the first contact was with the wrong cluster, delete {name} and create it again",
         )
     return Decision((registration(name, replace(found, data_id=command.data_id)),))
 
@@ -158,7 +158,7 @@ def _problem(cluster: Cluster) -> str | None:
     if not (separator and scheme in ("http", "https") and _is_address(address)):
         return f"its admin URL must be http(s)://host:port, not {cluster.admin_url[:200]!r}"
     if any(not 32 < ord(character) < 127 for character in cluster.token):
-        return "its token has characters that no token has"
+        return "its token contains characters that tokens can't have"
     if cluster.progress not in tuple(Progress):
         choices = " or ".join(Progress)
         return f"its progress must be {choices}, not {cluster.progress[:40]!r}"
@@ -204,7 +204,7 @@ def _uses(state: Catalog, cluster: str) -> Iterator[str]:
         yield f"policy {PULL_FROM} of {scope} names it"
     for tenant, home in sorted(state.homes.items()):
         if home == cluster:
-            yield f"tenant {tenant} is at home there"
+            yield f"it is the home of tenant {tenant}"
 
 
 def _replicating_to(state: Catalog, cluster: str) -> Iterator[Scope]:
@@ -287,7 +287,7 @@ def elsewhere(state: Catalog, tenant: str) -> Refusal | None:
     home = home_of(state, tenant)
     if home is None:
         return None
-    return Refusal(Reason.ELSEWHERE, f"tenant {tenant} is at home in cluster {home}")
+    return Refusal(Reason.ELSEWHERE, f"the home of tenant {tenant} is cluster {home}")
 
 
 def replicated_partitions(state: Catalog) -> list[ActorKey]:

@@ -80,7 +80,7 @@ def decide_end(state: Catalog, command: EndPurge) -> Decision | None:
     if deleted_topic is None:
         return None
     if not deleted_topic.begun:
-        return refuse(Reason.NOT_ALLOWED, f"the burial of {deleted_topic.topic.name} hasn't begun")
+        return refuse(Reason.NOT_ALLOWED, f"the purge of {deleted_topic.topic.name} hasn't begun")
     return Decision((TopicBuried(incarnation=command.incarnation),))
 
 

@@ -430,7 +430,7 @@ def _decide(state: Catalog, command: Any, now_ms: int) -> Decision:
         case SetTenantHome(tenant) | BeginMigration(tenant) | ExpectTenant(tenant) if (
             tenant == SYSTEM_TENANT
         ):
-            return refuse(Reason.NOT_ALLOWED, f"tenant {tenant} is every cluster's own")
+            return refuse(Reason.NOT_ALLOWED, f"tenant {tenant} belongs to the system")
         case SetTenantHome():
             return _done(decide_home(state, command))
         case BeginMigration():

@@ -59,7 +59,7 @@ def decide_expect(state: Catalog, command: ExpectTenant) -> Decision | None:
             return None
         return refuse(Reason.CONFLICT, _over(tenant, known))
     if home not in ("", source):
-        return refuse(Reason.CONFLICT, f"tenant {tenant} is at home in cluster {home}")
+        return refuse(Reason.CONFLICT, f"the home of tenant {tenant} is cluster {home}")
     if is_expected(known) and known.source != source:
         problem = f"tenant {tenant} is on its way here from cluster {known.source}"
         return refuse(Reason.CONFLICT, problem)
@@ -80,7 +80,7 @@ def decide_end(state: Catalog, command: EndIncomingMigration) -> Decision | None
     """The decision on `EndIncomingMigration`; None if it ended with that outcome."""
     tenant, known = command.tenant, state.incoming.get(command.tenant)
     if known is None or (known.source, known.number) != (command.source, command.number):
-        problem = f"tenant {tenant} isn't expected from cluster {command.source} by that migration"
+        problem = f"cluster {command.source} has no such migration of tenant {tenant} to here"
         return refuse(Reason.CONFLICT, problem)
     if is_expected(known):
         return Decision((TenantArrived(tenant=tenant, stayed=command.stays),))

@@ -96,10 +96,8 @@ def decide_begin(state: Catalog, command: BeginMigration, now_ms: int) -> Decisi
         same = (running.target, running.progress, running.max_lag)
         if same == (target, command.progress, command.max_lag):
             return None
-        problem = (
-            f"tenant {tenant} is on its way to cluster {running.target} (phase {running.phase})"
-        )
-        return refuse(Reason.CONFLICT, f"{problem}: wait for that, or roll it back")
+        problem = f"tenant {tenant} is moving to cluster {running.target} (phase {running.phase})"
+        return refuse(Reason.CONFLICT, f"{problem}: wait for the end, or roll it back")
     if tenant not in state.tenants:
         return refuse(Reason.NOT_FOUND, f"no tenant {tenant}")
     if target not in state.clusters:
@@ -107,7 +105,7 @@ def decide_begin(state: Catalog, command: BeginMigration, now_ms: int) -> Decisi
     if target == state.own:
         return refuse(Reason.NOT_ALLOWED, f"cluster {target} is this one: tenant {tenant} is here")
     if home := state.homes.get(tenant):
-        problem = f"tenant {tenant} is at home in cluster {home}: migrate it from there"
+        problem = f"the home of tenant {tenant} is cluster {home}: migrate it from there"
         return refuse(Reason.NOT_ALLOWED, problem)
     if command.progress not in tuple(Progress):
         choices = " or ".join(Progress)
@@ -145,14 +143,12 @@ def decide_roll_back(state: Catalog, command: RollBackMigration, now_ms: int) ->
     tenant = command.tenant
     found = state.migrations.get(tenant)
     if found is None:
-        return refuse(Reason.NOT_FOUND, f"tenant {tenant} isn't on its way anywhere")
+        return refuse(Reason.NOT_FOUND, f"tenant {tenant} isn't moving")
     if found.phase in (Phase.ROLLING_BACK, Phase.ROLLED_BACK):
         return None
     if Phase.ROLLING_BACK not in NEXT[found.phase]:
-        problem = (
-            f"tenant {tenant} is at home in cluster {found.target} for good (phase {found.phase})"
-        )
-        return refuse(Reason.CONFLICT, f"{problem}: to have it back, migrate it from there")
+        problem = f"tenant {tenant} has moved to cluster {found.target} (phase {found.phase})"
+        return refuse(Reason.CONFLICT, f"{problem}: to move it back, migrate it from there")
     rolling = MigrationAdvanced(
         tenant=tenant, phase=Phase.ROLLING_BACK, at_ms=now_ms, why=command.why
     )
@@ -190,8 +186,8 @@ def keeps_all(state: Catalog, tenant: str, *, to_the_end: bool = False) -> Refus
     found = current(state, tenant)
     if found is None or (found.phase is Phase.SWITCHED and not to_the_end):
         return None
-    problem = f"tenant {tenant} is on its way to cluster {found.target} (phase {found.phase})"
-    return Refusal(Reason.CONFLICT, f"{problem}: wait until it is there, or roll that back")
+    problem = f"tenant {tenant} is moving to cluster {found.target} (phase {found.phase})"
+    return Refusal(Reason.CONFLICT, f"{problem}: wait for the end, or roll it back")
 
 
 def is_closed(state: Catalog, tenant: str) -> Refusal | None:

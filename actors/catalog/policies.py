@@ -91,7 +91,7 @@ def _names(value: Any) -> list[str]:
 
 def _no_or_more_names(value: Any) -> list[str]:
     if not _are_names(value):
-        raise ValueError("must be a list of names; an empty one says none")
+        raise ValueError("must be a list of names, which may be empty")
     return list(value)
 
 
@@ -130,8 +130,8 @@ def _record(
                 raise ValueError(f"has no field {name}; it has {', '.join(fields)}")
             elif field != without_effect[name]:
                 raise ValueError(
-                    f"{name} isn't applied by velaray: leave it out, "
-                    f"or say {json.dumps(without_effect[name])}"
+                    f"velaray doesn't apply {name}: leave it out, "
+                    f"or give {json.dumps(without_effect[name])}"
                 )
         return found
 
@@ -294,4 +294,4 @@ def canonical(name: str, level: Level, value: bytes) -> bytes:
 
 
 def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no JSON value")
+    raise ValueError(f"{text} isn't a JSON value")

@@ -91,7 +91,9 @@ def decide_commit_sequence(
     if isinstance(command, LookUpCommitSequence):
         return Decision(reply=last)
     if known is not None and known.owner not in ("", command.owner):
-        return refuse(Reason.NOT_ALLOWED, f"series {command.series!r} is another role's")
+        return refuse(
+            Reason.NOT_ALLOWED, f"commit sequence {command.series!r} belongs to another role"
+        )
     if isinstance(command, CommitInSequence):
         return _commit(state, command, last.number, now_ms)
     dropped = _waiting(state, command.series, command.owner)
@@ -109,11 +111,14 @@ def refusal_of_number(
     if known is None:
         return None
     if known.owner not in ("", owner):
-        return refuse(Reason.NOT_ALLOWED, f"series {commit_sequence!r} is another role's")
+        return refuse(
+            Reason.NOT_ALLOWED, f"commit sequence {commit_sequence!r} belongs to another role"
+        )
     if number <= known.last:
         return refuse(
             Reason.CONFLICT,
-            f"number {number} of series {commit_sequence!r} is over: {known.last} is committed",
+            f"number {number} of commit sequence {commit_sequence!r} is over: {known.last} is "
+            "committed",
         )
     return None
 
@@ -140,7 +145,7 @@ def _aborted(sequences: Sequence[int], now_ms: int) -> tuple[TransactionDecided,
 
 def _commit(state: CoordinatorState, command: CommitInSequence, last: int, now_ms: int) -> Decision:
     if not command.series:
-        return refuse(Reason.INVALID, "a series needs a name")
+        return refuse(Reason.INVALID, "a commit sequence needs a name")
     sequences = tuple(dict.fromkeys(command.sequences))
     for sequence in sequences:
         refusal = refusal_of(state, sequence, command.owner)
@@ -154,7 +159,7 @@ def _commit(state: CoordinatorState, command: CommitInSequence, last: int, now_m
         if status != Status.OPEN:
             return refuse(
                 Reason.CONFLICT,
-                f"transaction {sequence} is {status}: number {command.number} of series "
+                f"transaction {sequence} is {status}: number {command.number} of commit sequence "
                 f"{command.series!r} can't be committed",
             )
     event = SeriesCommitted(

@@ -345,7 +345,7 @@ class CoordinatorMachine:
                 return _expire(state, now_ms)
             case CommitInSequence() | LookUpCommitSequence() | ForgetCommitSequence():
                 return decide_commit_sequence(state, command, now_ms)
-        raise TypeError(f"a coordinator knows no {type(command).__name__}")
+        raise TypeError(f"a coordinator doesn't handle {type(command).__name__}")
 
     def evolve(self, state: CoordinatorState, event: Message) -> None:
         """Apply ``event``. Raises TypeError for an event of another machine."""
@@ -383,7 +383,7 @@ class CoordinatorMachine:
             case LedgerOpened():
                 pass
             case _:
-                raise TypeError(f"a coordinator knows no {type(event).__name__}")
+                raise TypeError(f"a coordinator doesn't handle {type(event).__name__}")
 
     def check(self, state: CoordinatorState) -> None:
         """Raise `InvariantViolation` if an invariant is broken."""

@@ -124,5 +124,5 @@ def refusal_of(
             return refuse(Reason.NOT_FOUND, f"there is no transaction {sequence} here")
         return None
     if known.owner and known.owner != owner and not force:
-        return refuse(Reason.NOT_ALLOWED, f"transaction {sequence} is another role's")
+        return refuse(Reason.NOT_ALLOWED, f"transaction {sequence} belongs to another role")
     return None

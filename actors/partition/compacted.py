@@ -109,7 +109,7 @@ def decide(state: Compactions, max_read_offset: int, command: Any, now_ms: int) 
             known = generation in state.leftovers()
             events = (CompactionSwept(generation=generation),) if known else ()
             return Decision(events, SweptCompaction())
-    raise TypeError(f"compaction knows no {type(command).__name__}")
+    raise TypeError(f"compaction doesn't handle {type(command).__name__}")
 
 
 def _begin(state: Compactions, max_read_offset: int, now_ms: int) -> Decision:
@@ -151,7 +151,7 @@ def evolve(state: Compactions, event: Message) -> None:
             else:
                 state.retired.remove(number)
         case _:
-            raise TypeError(f"compaction knows no {type(event).__name__}")
+            raise TypeError(f"compaction doesn't handle {type(event).__name__}")
 
 
 def check(state: Compactions, max_read_offset: int) -> None:

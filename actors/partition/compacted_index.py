@@ -52,7 +52,7 @@ class CompactedIndexMachine:
 
     def decide(self, state: CompactedIndex, command: Any, now_ms: int) -> Decision:
         """There are no commands. Raises TypeError."""
-        raise TypeError(f"a compacted generation knows no {type(command).__name__}")
+        raise TypeError(f"a compacted generation doesn't handle {type(command).__name__}")
 
     def evolve(self, state: CompactedIndex, event: Message) -> None:
         """Apply ``event``. Raises TypeError for an event of a machine."""
@@ -65,7 +65,7 @@ class CompactedIndexMachine:
                 state.horizon = horizon
                 state.ledgers = [(ledger.ledger_id, ledger.first) for ledger in event.ledgers]
             case _:
-                raise TypeError(f"a compacted generation knows no {type(event).__name__}")
+                raise TypeError(f"a compacted generation doesn't handle {type(event).__name__}")
 
     def check(self, state: CompactedIndex) -> None:
         """Raise `InvariantViolation` if an invariant is broken."""

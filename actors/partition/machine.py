@@ -380,7 +380,9 @@ def _publish(state: PartitionState, command: Publish, now_ms: int) -> Decision:
         if replicated.position <= newest:
             return Decision(reply=Duplicate(sequence_id))
         if replicated.after is not None and newest < replicated.after:
-            return refuse(Reason.UNAVAILABLE, "what was sent before it isn't stored: send it again")
+            return refuse(
+                Reason.UNAVAILABLE, "an earlier entry isn't stored: send that again first"
+            )
     else:
         known = state.producers.get(command.producer)
         if (
@@ -390,7 +392,7 @@ def _publish(state: PartitionState, command: Publish, now_ms: int) -> Decision:
         ):
             return Decision(reply=Duplicate(sequence_id))
     if state.terminated:
-        return refuse(Reason.TERMINATED, "the topic is terminated: it takes no more messages")
+        return refuse(Reason.TERMINATED, "the topic is terminated: it accepts no more messages")
     messages, table = command.messages, state.table
     if messages < 1:
         return refuse(Reason.INVALID, f"an entry of {messages} messages")
@@ -684,7 +686,7 @@ class PartitionMachine:
                 return properties.decide(state, command)
             case FencePartition() | UnfencePartition():
                 return migration_fence.decide(state.fence, command)
-        raise TypeError(f"a partition knows no {type(command).__name__}")
+        raise TypeError(f"a partition doesn't handle {type(command).__name__}")
 
     def evolve(self, state: PartitionState, event: Message) -> None:
         """Apply ``event``. Raises TypeError for an event of another machine."""
@@ -746,7 +748,7 @@ class PartitionMachine:
             case PartitionFenced() | PartitionUnfenced():
                 migration_fence.evolve(state.fence, event)
             case _:
-                raise TypeError(f"a partition knows no {type(event).__name__}")
+                raise TypeError(f"a partition doesn't handle {type(event).__name__}")
 
     def check(self, state: PartitionState) -> None:
         """Raise `InvariantViolation` if an invariant is broken."""

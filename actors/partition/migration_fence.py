@@ -55,7 +55,9 @@ def decide(fence: Fence, command: FencePartition | UnfencePartition) -> Decision
     migration = command.migration
     if isinstance(command, FencePartition):
         if migration <= fence.over or migration < fence.up:
-            return refuse(Reason.CONFLICT, f"migration {migration} is over: its fence stays down")
+            return refuse(
+                Reason.CONFLICT, f"migration {migration} is over: it can't put up its fence again"
+            )
         events = () if fence.up == migration else (PartitionFenced(migration=migration),)
         return Decision(events, FenceIs(migration))
     if migration <= fence.over or migration < fence.up:

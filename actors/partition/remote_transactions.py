@@ -251,7 +251,9 @@ def _end(state: RemoteTransactions, entries: Transactions, command: EndRemote) -
     if commit and given_up:
         return refuse(Reason.CONFLICT, f"{name_of(transaction)} was given up here")
     if complete and not command.judged:
-        return refuse(Reason.CONFLICT, f"{name_of(transaction)} is complete: ask its keeper")
+        return refuse(
+            Reason.CONFLICT, f"{name_of(transaction)} is complete: ask its deciding partition"
+        )
     events: list[Message] = []
     if transaction in entries.ongoing:
         events.append(_transaction_ended(transaction, commit))

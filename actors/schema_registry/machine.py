@@ -214,7 +214,7 @@ def _delete(state: RegistryState, command: Delete, now_ms: int) -> Decision:
         return Decision(reply=Deleted(state.live_from - 1))
     latest = state.versions[-1].number
     if latest > command.through:
-        return refuse(Reason.CONFLICT, f"version {latest} came meanwhile: look again")
+        return refuse(Reason.CONFLICT, f"version {latest} was registered meanwhile: compare again")
     event = SchemasDeleted(
         version=len(state.versions), forced=command.forced, role=command.role, at_ms=now_ms
     )
@@ -240,7 +240,7 @@ class SchemaRegistryMachine:
                     return _delete(state, command, now_ms)
         except InvalidSchemaError as error:
             return refuse(Reason.INVALID_SCHEMA, f"Invalid schema definition data: {error}")
-        raise TypeError(f"a schema registry knows no {type(command).__name__}")
+        raise TypeError(f"a schema registry doesn't handle {type(command).__name__}")
 
     def evolve(self, state: RegistryState, event: Message) -> None:
         """Apply ``event``. Raises TypeError for an event of another machine."""
@@ -252,7 +252,7 @@ class SchemaRegistryMachine:
             case LedgerOpened():
                 pass
             case _:
-                raise TypeError(f"a schema registry knows no {type(event).__name__}")
+                raise TypeError(f"a schema registry doesn't handle {type(event).__name__}")
 
     def check(self, state: RegistryState) -> None:
         """Raise `InvariantViolation` if an invariant is broken."""

@@ -316,7 +316,7 @@ class SubscriptionMachine:
                 return pending_acks.decide_ack_before(state.pending, cursor, command)
             case EndTransactionAcks():
                 return pending_acks.decide_end(state.pending, cursor, command)
-        raise TypeError(f"a subscription knows no {type(command).__name__}")
+        raise TypeError(f"a subscription doesn't handle {type(command).__name__}")
 
     def evolve(self, state: SubscriptionState, event: Message) -> None:
         """Apply ``event``. Raises TypeError for an event of another machine."""
@@ -365,7 +365,7 @@ class SubscriptionMachine:
             case _ if isinstance(event, FACTS):
                 pass
             case _:
-                raise TypeError(f"a subscription knows no {type(event).__name__}")
+                raise TypeError(f"a subscription doesn't handle {type(event).__name__}")
         if state.pending:
             pending_acks.forget_acked(state.pending, cursor, event)
 

@@ -34,7 +34,7 @@ def decide_note(command: Note) -> Decision:
     """The decision on `Note`. Raises TypeError for events that aren't facts."""
     for fact in command.facts:
         if not isinstance(fact, FACTS):
-            raise TypeError(f"{type(fact).__name__} is no fact")
+            raise TypeError(f"{type(fact).__name__} isn't a fact")
     return Decision(tuple(command.facts))
 
 

@@ -104,7 +104,7 @@ def move_of(event: Message) -> str:
         case MarkDeleted() if event.reason:
             return f"skip: {event.reason}"
         case EntriesExpired(reason=ExpiryReason.ADMINISTRATOR):
-            return "expire: asked for by an administrator"
+            return "expire: requested by an administrator"
     return ""
 
 

@@ -87,7 +87,7 @@ def from_namespace_document(body: Mapping[str, Any], cluster: str) -> dict[str, 
         elif field in _WITHOUT_MEANING or says_nothing(value) or value == own_value.get(field):
             continue
         else:
-            raise InvalidPolicyError(f"field {field!r} can't be honoured here; leave it out")
+            raise InvalidPolicyError(f"field {field!r} isn't supported here; leave it out")
         if value not in (None, "", {}, [], "UNDEFINED"):
             policies[field] = canonical(field, Level.NAMESPACE, json.dumps(value).encode())
     return policies

@@ -44,7 +44,7 @@ class PulledSource(Source):
         if answer.HasField("error_code"):
             error = from_server(answer.error_code, answer.error_message)
             if isinstance(error, TopicNotFound):
-                what = f"schema version {int.from_bytes(version)} isn't known there: {error}"
+                what = f"there is no schema version {int.from_bytes(version)}: {error}"
                 raise NoSuchSchema(what)
             raise error
         return answer.schema
@@ -84,7 +84,7 @@ class Pulling(Ends):
         if (here > 0) != (there > 0) or self.key.partition >= max(there, 1):
             raise CannotReplicate(
                 f"{topic} has {here} partitions here and {there} in {self.remote.name} (0: it "
-                "isn't partitioned): what isn't there can't be pulled"
+                "isn't partitioned): this partition can't be pulled"
             )
 
     def target(

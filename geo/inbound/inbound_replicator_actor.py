@@ -120,7 +120,7 @@ class InboundReplicatorActor(ActorBase):
                 return [] if self._work is None else [list(each) for each in self._samples()]
             case "ledgers":
                 return []  # it has none
-        raise RemoteError(Reason.NOT_FOUND, f"a {self.key.kind} knows no method {method!r}")
+        raise RemoteError(Reason.NOT_FOUND, f"a {self.key.kind} has no method {method!r}")
 
     def _samples(self) -> list[Sample]:
         assert self._work is not None
@@ -154,7 +154,7 @@ class InboundReplicatorActor(ActorBase):
         self, rpc_connection: RpcConnection, epoch: int, number: int, remote: Remote
     ) -> None:
         if epoch < self._epoch:
-            raise RemoteError(Reason.FENCED, f"{self.key} is wanted by a newer activation")
+            raise RemoteError(Reason.FENCED, f"a newer activation of the partition uses {self.key}")
         self._epoch = epoch
         if self._control is not None and self._control is not rpc_connection:
             former, self._control = self._control, None

@@ -105,8 +105,8 @@ async def take_over(
 def _check_number(actor_system: ActorSystem) -> None:
     if actor_system.config.cluster_number == 0:
         problem = (
-            "this cluster has the number 0, as every cluster of Pulsar's: ids of messages couldn't "
-            "be told apart. Start it on a new data directory with --cluster-number 1 or above"
+            "this cluster has the number 0, like every Pulsar cluster, so message ids would be "
+            "ambiguous. Start it on a new data directory with --cluster-number 1 or above"
         )
         raise RemoteError(Reason.NOT_ALLOWED, problem)
 
@@ -292,7 +292,7 @@ async def finish(actor_system: ActorSystem, tenant: str, cluster: str, *, force:
         if cluster in found.clusters
     ]
     if not partitions:
-        raise RemoteError(Reason.NOT_FOUND, f"nothing of {tenant} is pulled from {cluster}")
+        raise RemoteError(Reason.NOT_FOUND, f"no topic of tenant {tenant} is pulled from {cluster}")
     admin = RemoteAdmin(await _remote(actor_system, cluster))
     if not force:
         await _check_all_is_here(actor_system, tenant, cluster, partitions, admin)
@@ -318,7 +318,9 @@ async def _check_all_is_here(
         shown = "; ".join(problems[:SHOWN])
         if len(problems) > SHOWN:
             shown += f"; and {len(problems) - SHOWN} more"
-        problem = f"{tenant} isn't all here: {shown}. Wait, or give --force to go without the rest"
+        problem = (
+            f"tenant {tenant} isn't here completely: {shown}. Wait, or give --force to stop now"
+        )
         raise RemoteError(Reason.CONFLICT, problem)
 
 
@@ -332,7 +334,7 @@ async def _missing(tenant: str, partitions: Sequence[Pulled], admin: RemoteAdmin
             topics, _ = await topics_of(admin, space)
             for topic, count in sorted(topics.items()):
                 new = [name for name in topic.members(count) if name not in here]
-                problems += [f"{name} is new there: import once more" for name in new]
+                problems += [f"{name} is new there: run the import again" for name in new]
     except NotThere:
         return []  # the namespace was deleted there
     except CannotReplicate as error:
@@ -369,7 +371,7 @@ def _problems(rows: Sequence[Mapping[str, Any]], begun: Mapping[str, int]) -> It
             text = f"{row['topic']}: {row['backlog']} entries are missing"
             yield f"{text} ({problem})" if problem else text
         elif row["rounds"] < begun.get(row["topic"], 0) + LOOKS:
-            yield f"{row['topic']}: its subscriptions weren't looked at"
+            yield f"{row['topic']}: its subscriptions haven't been read yet"
 
 
 async def _stop(actor_system: ActorSystem, tenant: str, cluster: str) -> AsyncIterator[str]:
@@ -406,7 +408,7 @@ async def _leave(
         except NotThere:
             return ""
         except CannotReplicate as error:
-            return f"subscription {name} of {topic} stays in {admin.cluster}: {error}"
+            return f"deleting subscription {name} of {topic} in {admin.cluster} failed: {error}"
         return ""
 
     return await each(partitions, delete)

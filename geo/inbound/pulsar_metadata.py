@@ -90,7 +90,7 @@ async def topics_of(admin: RemoteAdmin, namespace: str) -> tuple[dict[TopicName,
         if name.partition < 0 and not _is_systems(name):
             topics.setdefault(name, 0)
         elif name.partition >= topics.get(name.topic, 0) and not _is_systems(name):
-            strangers.append(f"topic {text}: it is a partition of no topic")
+            strangers.append(f"topic {text}: it is a partition of a topic that doesn't exist")
     return topics, strangers
 
 

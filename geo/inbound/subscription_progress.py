@@ -54,7 +54,11 @@ class PulledSubscriptions:
                 self.reason = ""
             except (CannotReplicate, MalformedStats) as error:
                 if str(error) != self.reason:
-                    logger.warning("subscriptions of %s wait: %s", self._admin.cluster, error)
+                    logger.warning(
+                        "reading the subscriptions of %s failed, retrying: %s",
+                        self._admin.cluster,
+                        error,
+                    )
                 self.reason, self.backlog = str(error), None
             await asyncio.sleep(max(POLL_S, SHARE * (loop.time() - began)))
 

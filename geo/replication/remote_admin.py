@@ -73,7 +73,9 @@ class RemoteAdmin:
         try:
             return json.loads(text) if text.strip() else None
         except ValueError as error:
-            raise CannotReplicate(f"{self.cluster} answers to {method} {url} no JSON") from error
+            raise CannotReplicate(
+                f"{self.cluster} doesn't answer {method} {url} with JSON"
+            ) from error
 
     async def _follow(
         self, session: aiohttp.ClientSession, method: str, url: str, data: str | None

@@ -28,7 +28,7 @@ async def ensure_topic(lookup: Lookup, remote: Remote, topic: TopicName, partiti
     if there != partitions:
         raise CannotReplicate(
             f"{name} has {_shape(partitions)} here and {_shape(there)} in {remote.name}: give it "
-            "the same number in both, or take one of them away"
+            "the same number in both, or delete one of them"
         )
 
 

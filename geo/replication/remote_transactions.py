@@ -160,7 +160,9 @@ class RemoteTransactionSide:
                     return
                 await self._call(topics[0], "foreign_arrived", arrived)
             except TRANSIENT_ABROAD as error:
-                telling.error = f"{topics[0]}, its keeper, can't be told: {reason_of(error)}"
+                telling.error = (
+                    f"its deciding partition {topics[0]} doesn't answer: {reason_of(error)}"
+                )
                 await backoff.wait()
             else:
                 telling.error = ""
@@ -176,7 +178,7 @@ class RemoteTransactionSide:
             async with asyncio.timeout(SETTLE_S):
                 await asyncio.gather(*waiting)
         return {
-            name_of(transaction): each.error or "its keeper doesn't answer"
+            name_of(transaction): each.error or "its deciding partition doesn't answer"
             for transaction, each in self._telling.items()
             if not each.heard.is_set()
         }
@@ -332,7 +334,7 @@ class RemoteTransactionSide:
         except TRANSIENT_ABROAD as error:
             deleted = isinstance(error, RemoteError) and error.kind == Reason.NOT_FOUND
             if not deleted:
-                self._errors[transaction] = f"{topic} can't be told: {reason_of(error)}"
+                self._errors[transaction] = f"{topic} doesn't answer: {reason_of(error)}"
                 return
         self._untold[transaction].discard(topic)
 
@@ -381,7 +383,9 @@ def _completions(cluster: str, payload: bytes, here: str) -> Iterable[Completion
         for each in marker.transactions:
             topics = sorted({str(TopicName.parse(topic)) for topic in each.topics})
             if here not in topics:
-                raise RemoteError(Reason.INVALID, f"a transaction of {topics}, not of {here}")
+                raise RemoteError(
+                    Reason.INVALID, f"a transaction of {topics}, which doesn't include {here}"
+                )
             yield Completion(
                 remote_id(cluster, TransactionId(each.coordinator, each.sequence)),
                 topics,

@@ -82,7 +82,9 @@ class Kept:
                 self._backoff.reset()
                 await self._tell_changes(rpc_connection)
             except TRANSIENT_OR_STORE as error:
-                logger.info("the replicator to %s can't be had: %s", self.remote.name, error)
+                logger.info(
+                    "the replicator to %s doesn't run, retrying: %s", self.remote.name, error
+                )
             finally:
                 self.quiet = self.connected = False
                 if self.rpc_connection is not None:
@@ -203,7 +205,7 @@ class ReplicationKeeper:
                 if error.kind == Reason.NOT_FOUND:
                     return
             except TRANSIENT_OR_STORE as error:
-                logger.info("the replicator to %s isn't deleted yet: %s", name, error)
+                logger.info("deleting the replicator to %s failed, retrying: %s", name, error)
             else:
                 return
             await backoff.wait()
@@ -265,7 +267,7 @@ class ReplicationKeeper:
                 return await committed(self._partition, cluster, args)
             case "replicated":
                 return await confirm_replicated(self._partition, cluster, args["numbers"])
-        raise RemoteError(Reason.NOT_ALLOWED, f"a partition answers no {method!r} here")
+        raise RemoteError(Reason.NOT_ALLOWED, f"a partition has no method {method!r} here")
 
     async def _ask(self, method: str, args: dict[str, Any]) -> Any:
         return await self._partition.call(method, args)

@@ -236,7 +236,7 @@ class Replicator:
 
     def _enter(self, state: State, reason: str = "") -> None:
         if reason and reason != self.reason:
-            logger.warning("%s waits: %s", self._key, reason)
+            logger.warning("%s is blocked, retrying: %s", self._key, reason)
         self.state = state
         if state is not State.CONNECTING:  # the error stays until then
             self.reason = reason

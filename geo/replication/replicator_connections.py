@@ -64,7 +64,7 @@ class OwnWay:
     def abort(self) -> None:
         """See `Way`."""
         if self._connection is not None:
-            self._connection.abort(NotConnected("the replicator leaves"))
+            self._connection.abort(NotConnected("the replicator is stopping"))
 
     async def close(self) -> None:
         """See `Way`."""

@@ -105,7 +105,7 @@ class Pushing(Ends):
             number = read_version(version)
             found: dict[str, Any] = await find_schema(self.actor_system, registry, number)
         except ValueError as error:
-            raise NoSuchSchema(f"it names {error}, which no schema has") from error
+            raise NoSuchSchema(f"it names a schema version that can't exist: {error}") from error
         except RemoteError as error:
             if error.kind != Reason.NOT_FOUND:
                 raise

@@ -81,7 +81,7 @@ class Markers:
                 continue
             failed = [error for error in [await self._send(key, send) for key in due] if error]
             if failed:
-                logger.info("markers wait: %s", failed[0])
+                logger.info("sending markers failed, retrying: %s", failed[0])
                 await backoff.wait()
             else:
                 backoff.reset()

@@ -103,7 +103,9 @@ class Progress:
             self.reason = reason_of(failed[0]) if failed else ""
             self._told()
             if failed:
-                logger.warning("progress of subscriptions waits: %s", self.reason)
+                logger.warning(
+                    "sending the progress of subscriptions failed, retrying: %s", self.reason
+                )
                 await backoff.wait()
             else:
                 backoff.reset()

@@ -44,7 +44,7 @@ class Translation:
         try:
             schema = await self._find(version)
         except NoSuchSchema as error:
-            raise CannotReplicate(f"{at}: {error}. Have it skipped") from error
+            raise CannotReplicate(f"{at}: {error}. Skip the entry to continue") from error
         answer = await self._target.register(
             pb.CommandGetOrCreateSchema(topic=str(self._topic), schema=schema)
         )
@@ -53,7 +53,7 @@ class Translation:
             kind = type(refusal).__name__
             raise CannotReplicate(
                 f"{at} has schema version {int.from_bytes(version)}, which {self._target.cluster} "
-                f"doesn't take: {kind}: {refusal}. "
+                f"refuses: {kind}: {refusal}. "
                 "Change the schema or its compatibility strategy there"
             )
         self._known[version] = answer.schema_version

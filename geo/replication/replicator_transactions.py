@@ -143,7 +143,7 @@ class Transactions:
                     self._forget(due)
             except TRANSIENT_ABROAD as error:
                 self.reason = reason_of(error)
-                logger.warning("the completion of transactions waits: %s", self.reason)
+                logger.warning("reporting complete transactions failed, retrying: %s", self.reason)
                 await backoff.wait()
                 continue
             self.reason = ""

@@ -32,9 +32,9 @@ async def fail_over(actor_system: ActorSystem, tenant: str, lost: str | None) ->
         raise RemoteError(Reason.NOT_FOUND, f"no tenant {tenant!r}: nothing of it was replicated")
     lost = lost or here["home"]
     if lost is None or lost == actor_system.config.name or lost not in here["clusters"]:
-        problem = f"tenant {tenant} is at home here, as far as this cluster knows"
+        problem = f"this cluster is the home of tenant {tenant} already"
         named = f"no other cluster {lost!r} is known" if lost else problem
-        raise RemoteError(Reason.INVALID, f"{named}: name the cluster that is lost")
+        raise RemoteError(Reason.INVALID, f"{named}: name the lost cluster")
     await ask_catalog(actor_system, "set_home", tenant=tenant, cluster=actor_system.config.name)
     keys = await partitions_of(actor_system, here["topics"])
     # Release complete transactions first: passive partitions may not have reported theirs.

@@ -59,7 +59,7 @@ async def examine(actor_system: ActorSystem, asked: Mapping[str, Any]) -> Examin
         (
             *_problems_there(actor_system, cluster, there),
             *(
-                f"policy {policy} of {where} names {_some(clusters)}: take that away"
+                f"policy {policy} of {where} names {_some(clusters)}: remove it"
                 for policy, where, clusters in named
             ),
             *_problems_of_partitions(cluster, dict(zip(names, extents, strict=True))),
@@ -96,12 +96,12 @@ def _problems_there(
     if own.name not in there["clusters"]:
         yield f"cluster {cluster} doesn't know this one: register {own.name} there"
     if there["home"] not in (None, own.name):
-        yield f"cluster {cluster} has the tenant at home in {there['home']}"
+        yield f"in cluster {cluster} the tenant's home is {there['home']}"
     if there["topics"]:
         yield f"cluster {cluster} has topics of the tenant: {_some(there['topics'])}"
     with_policies = [name for name, own_ones in there["namespaces"].items() if own_ones]
     if with_policies:
-        yield f"cluster {cluster} has policies on its own {_some(with_policies)}: remove them"
+        yield f"cluster {cluster} has policies on {_some(with_policies)}: remove them there"
 
 
 def _problems_of_partitions(

@@ -106,7 +106,7 @@ class Driver:
     # -- before the fence ----------------------------------------------------------
 
     async def _make(self) -> None:
-        self._wait_for("what the tenant has to be made there")
+        self._wait_for("the copy of the tenant's metadata")
         await self.target.expect()
         await self.copy(False)
         await self._advance(Phase.REPLICATING)
@@ -124,10 +124,10 @@ class Driver:
                 break
             await asyncio.sleep(ROUND_S)
         # Once before the fence: so that whoever is asked behind it is awake, and has little to do.
-        self._wait_for("subscriptions' progress and what is known of producers")
+        self._wait_for("the copy of subscription progress and producer state")
         keys = await self._partitions()
         await each(keys, self._hand_over)
-        self._wait_for("the last acknowledgements to come")
+        self._wait_for("the last acknowledgements")
         await each(keys, lambda key: self.actor_system.call(key, "be_quiet", {}), QUIET_AT_ONCE)
         await self._advance(Phase.FENCED)
 
@@ -142,10 +142,10 @@ class Driver:
         away = [str(key.topic_name) for key, row in zip(keys, rows, strict=True) if not _runs(row)]
         if away:
             reasons = sorted({row["reason"] for row in rows if row and row["reason"]})
-            self._wait_for(f"replicators of {len(away)} partitions, of {away[0]} for one")
+            self._wait_for(f"the replicators of {len(away)} partitions, such as {away[0]}")
             detail.problem = "; ".join(reasons[:3])
             return False
-        self._wait_for("entries and progress to be replicated")
+        self._wait_for("the replication of entries and progress")
         near = detail.progress_lag_ms <= PROGRESS_LAG_MS
         return detail.lag <= self.migration["max_lag"] and near
 
@@ -161,18 +161,18 @@ class Driver:
     # -- behind the fence ----------------------------------------------------------
 
     async def _finish(self) -> None:
-        self._wait_for("the fence to be up everywhere")
+        self._wait_for("the fence on every partition")
         keys = await self._partitions()
         number = {"migration": self.migration["number"]}
         await each(keys, lambda key: self.actor_system.call(key, "fence", number))
         await self._end_transactions(keys)
-        self._wait_for("what was made last to be made there")
+        self._wait_for("the copy of the newest metadata")
         await self.copy(True)
-        self._wait_for("the last entries")
+        self._wait_for("the replication of the last entries")
         await each(keys, self._drain)
-        self._wait_for("subscriptions' progress and what is known of producers")
+        self._wait_for("the copy of subscription progress and producer state")
         await each(keys, self._hand_over)
-        self._wait_for("the target to say that it has everything")
+        self._wait_for("the target's confirmation that it has everything")
         await self._check_arrived(keys)
         await each(keys, self._terminate)
         await self._advance(Phase.DECIDED)
@@ -189,7 +189,7 @@ class Driver:
             ongoing = sorted({(int(c), int(s)) for one in found for c, s in one})
             if not ongoing:
                 return
-            self._wait_for(f"{len(ongoing)} transactions to end, {ongoing[0]} for one")
+            self._wait_for(f"the end of {len(ongoing)} transactions, such as {ongoing[0]}")
             if loop.time() >= patience:
                 own = [one for one in ongoing if not is_remote(TransactionId(*one))]
                 await each(own, self._abort)
@@ -219,9 +219,9 @@ class Driver:
                 row = (await self.actor_system.call(key, "replication", {})).get(
                     cluster["cluster"], {}
                 )
-                problem = row.get("reason") or "it doesn't say why"
+                problem = row.get("reason") or "for an unknown reason"
                 raise Unreachable(
-                    f"the last {left} entries of {key.topic_name} don't go: {problem}"
+                    f"the last {left} entries of {key.topic_name} aren't replicated: {problem}"
                 )
             await backoff.wait()
 
@@ -265,14 +265,14 @@ class Driver:
             there = newest.get(topic, [-1, -1])
             if list(there) < list(tail):
                 problem = (
-                    f"{topic} ends at {_shown(tail)} here, the target has it to {_shown(there)}"
+                    f"{topic} ends at {_shown(tail)} here, but at {_shown(there)} in the target"
                 )
                 raise RemoteError(Reason.UNAVAILABLE, problem)
 
     # -- once it is decided --------------------------------------------------------
 
     async def _open(self) -> None:
-        self._wait_for("the target to be the tenant's home")
+        self._wait_for("the target to become the tenant's home")
         try:
             await self.target.end(stays=True)
         except RemoteError:
@@ -281,7 +281,7 @@ class Driver:
         await self._advance(Phase.SWITCHED)
 
     async def _clean_up(self) -> None:
-        self._wait_for("what is left here to be deleted")
+        self._wait_for("the deletion of what is left here")
         for namespace in await self.catalog("namespaces", {"tenant": self.migration["tenant"]}):
             await unless_gone(delete_namespace(self.actor_system, namespace, force=True))
         await self._advance(Phase.DONE)
@@ -290,16 +290,16 @@ class Driver:
     # -- the way back --------------------------------------------------------------
 
     async def _roll_back(self) -> None:
-        self._wait_for("the fence to be taken down")
+        self._wait_for("the removal of the fence")
         number = {"migration": self.migration["number"]}
         keys = await self._partitions()
         await each(keys, lambda key: self.actor_system.call(key, "unfence", number))
         if self.former is not None:
             await asyncio.wait([self.former])  # it may be making something there
-        self._wait_for("what was made there to be deleted")
+        self._wait_for("the deletion of what was created there")
         if await self._is_expected():
             await self.target.end(stays=False, found=self.migration["found"])
-        self._wait_for("replicators to be deleted")
+        self._wait_for("the deletion of replicators")
         await each(keys, self._until_unread)
         await self._advance(Phase.ROLLED_BACK)
         self._wait_for("")

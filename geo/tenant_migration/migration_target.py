@@ -158,11 +158,11 @@ class RestTarget:
         if status >= 300:
             reason = found.get("reason", "") if isinstance(found, dict) else ""
             kind = _REASONS.get(status, Reason.UNAVAILABLE)
-            raise RemoteError(kind, f"cluster {self._cluster} says: {reason or status}")
+            raise RemoteError(kind, f"cluster {self._cluster} refused: {reason or status}")
         return found
 
     def _nonsense(self) -> RemoteError:
-        problem = f"cluster {self._cluster} answers otherwise than this version does"
+        problem = f"cluster {self._cluster} gave an answer that this version doesn't understand"
         return RemoteError(Reason.UNAVAILABLE, problem)
 
 

@@ -54,7 +54,7 @@ async def _ending(actor_system: ActorSystem, tenant: str, args: Args) -> str | N
 async def _check_expected(actor_system: ActorSystem, tenant: str, args: Args) -> None:
     ending = await _ending(actor_system, tenant, args)
     if ending != Ending.EXPECTED:
-        problem = f"that migration of tenant {tenant} isn't expected here: {ending or 'unknown'}"
+        problem = f"this migration of tenant {tenant} isn't expected here: {ending or 'unknown'}"
         raise RemoteError(Reason.CONFLICT, problem)
 
 

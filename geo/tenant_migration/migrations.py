@@ -75,7 +75,7 @@ class Migrations:
             return
         logger.error("the migration of tenant %s failed: %r", tenant, error)
         if tenant in self._details:
-            self._details[tenant].problem = f"it failed, and is tried again: {error!r}"
+            self._details[tenant].problem = f"it failed and is retried: {error!r}"
         loop = asyncio.get_running_loop()
         loop.call_later(FAILED_PAUSE_S, self._again, tenant)
 
@@ -94,7 +94,9 @@ class Migrations:
                 await driver.step()
             except TRANSIENT_ABROAD as error:
                 problem = reason_of(error)
-                logger.warning("the migration of tenant %s waits: %s", tenant, problem)
+                logger.warning(
+                    "the migration of tenant %s is blocked, retrying: %s", tenant, problem
+                )
                 self._problem(tenant, problem)
                 failing_since = failing_since or loop.time()
                 fenced = found["phase"] == Phase.FENCED

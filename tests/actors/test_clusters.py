@@ -134,7 +134,7 @@ def test_a_cluster_that_was_met_keeps_its_data() -> None:
         .when(MeetCluster("there", "one"))
         .then(events=[], reply=Done(False))
         .when(MeetCluster("there", "other"))
-        .then_refused(Reason.CONFLICT, "cluster there has not the data")
+        .then_refused(Reason.CONFLICT, "cluster there has other data")
         .when(REGISTER)
         .then(events=[], reply=Done(False))
         .when(UpdateCluster("there", token="other"))
@@ -153,7 +153,9 @@ def test_a_cluster_is_deleted_when_nothing_names_it() -> None:
     )
     delete, deleted = DeleteCluster("there"), ClusterDeleted(name="there")
     with_there().when(delete).then_refused(Reason.NOT_ALLOWED, "tenant public may use it")
-    started(THERE, elsewhere).when(delete).then_refused(Reason.NOT_ALLOWED, "public is at home")
+    started(THERE, elsewhere).when(delete).then_refused(
+        Reason.NOT_ALLOWED, "the home of tenant public"
+    )
     # Such a policy may be older than the rule that its clusters be the tenant's.
     history = started(THERE, created(), replicated)
     history.when(delete).then_refused(Reason.NOT_ALLOWED, f"replication of {FLIGHTS}")
@@ -241,14 +243,14 @@ def test_a_tenant_is_at_home_in_one_cluster() -> None:
         .when(SetTenantHome("bad/name", "there"))
         .then_refused(Reason.INVALID, "bad/name")
         .when(SetTenantHome("pulsar", "there"))
-        .then_refused(Reason.NOT_ALLOWED, "every cluster's own")
+        .then_refused(Reason.NOT_ALLOWED, "belongs to the system")
     )
 
 
 def test_a_client_finds_nothing_here_of_a_tenant_that_is_at_home_elsewhere() -> None:
     history = with_there(TenantHomeSet(tenant="public", cluster="there"))
     history.when(EnsureTopic(FLIGHTS, at_home=True))
-    history.then_refused(Reason.ELSEWHERE, "at home in cluster there")
+    history.then_refused(Reason.ELSEWHERE, "home of tenant public is cluster there")
     history.when(EnsureTopic(FLIGHTS)).then(events=[created()])  # a replicator does
     history.when(EnsureTopic(FLIGHTS, at_home=True)).then_refused(Reason.ELSEWHERE)
     history.when(SetTenantHome("public", "here"))

@@ -72,8 +72,8 @@ def test_what_is_late_of_a_migration_makes_nothing() -> None:
     history.when(EXPECT).then_refused(Reason.CONFLICT, "is over: left")
     history.when(ExpectTenant("acme", "there", 8)).then(reply=Done(True))
     history.when(EXPECT).then_refused(Reason.CONFLICT, "migration 8")
-    history.when(LEAVES).then_refused(Reason.CONFLICT, "isn't expected")
-    history.when(STAYS).then_refused(Reason.CONFLICT, "isn't expected")
+    history.when(LEAVES).then_refused(Reason.CONFLICT, "has no such migration")
+    history.when(STAYS).then_refused(Reason.CONFLICT, "has no such migration")
 
 
 def test_a_later_migration_of_the_same_cluster_takes_an_unfinished_ones_place() -> None:
@@ -89,18 +89,20 @@ def test_who_may_not_come_is_refused() -> None:
     bad = ExpectTenant("bad/name", "there", 1)
     started(THERE).when(bad).then_refused(Reason.INVALID, "bad/name")
     system = ExpectTenant("pulsar", "there", 1)
-    started(THERE).when(system).then_refused(Reason.NOT_ALLOWED, "every cluster's own")
+    started(THERE).when(system).then_refused(Reason.NOT_ALLOWED, "belongs to the system")
     settled = started(THERE, YONDER, TenantHomeSet(tenant="acme", cluster="yonder"))
-    settled.when(EXPECT).then_refused(Reason.CONFLICT, "at home in cluster yonder")
+    settled.when(EXPECT).then_refused(Reason.CONFLICT, "is cluster yonder")
     history = started(THERE, YONDER).when(EXPECT)
     # From there it isn't at home here.
-    history.when(ExpectTenant("acme", "yonder", 9)).then_refused(Reason.CONFLICT, "at home in")
+    history.when(ExpectTenant("acme", "yonder", 9)).then_refused(
+        Reason.CONFLICT, "the home of tenant"
+    )
 
 
 def test_a_tenant_that_leaves_is_not_expected() -> None:
     history = started(THERE, YONDER).when(BeginMigration("public", "yonder"), 1)
     history.when(ExpectTenant("public", "there", 9))
-    history.then_refused(Reason.CONFLICT, "on its way to cluster yonder")
+    history.then_refused(Reason.CONFLICT, "moving to cluster yonder")
 
 
 def test_what_is_taken_over_does_not_arrive_any_more() -> None:
@@ -117,7 +119,7 @@ def test_what_is_taken_over_does_not_arrive_any_more() -> None:
 
 def test_the_source_is_kept_while_a_tenant_is_expected() -> None:
     history = started(THERE).when(EXPECT).when(DeleteCluster("there"))
-    history.then_refused(Reason.NOT_ALLOWED, "tenant acme is at home there")
+    history.then_refused(Reason.NOT_ALLOWED, "it is the home of tenant acme")
 
 
 def test_clients_of_who_is_expected_make_nothing_here() -> None:

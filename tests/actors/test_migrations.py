@@ -131,12 +131,12 @@ def test_until_it_is_decided_it_can_be_rolled_back(phase: Phase) -> None:
 @pytest.mark.parametrize("phase", [Phase.DECIDED, Phase.SWITCHED, Phase.DONE])
 def test_once_it_is_decided_it_cannot(phase: Phase) -> None:
     history = moving(phase).when(RollBackMigration("public", ""))
-    history.then_refused(Reason.CONFLICT, "at home in cluster there for good")
+    history.then_refused(Reason.CONFLICT, "has moved to cluster there")
     assert phase in str(history.reply.message)
 
 
 def test_who_does_not_move_cannot_be_rolled_back_or_advanced() -> None:
-    started().when(RollBackMigration("public", "")).then_refused(Reason.NOT_FOUND, "anywhere")
+    started().when(RollBackMigration("public", "")).then_refused(Reason.NOT_FOUND, "isn't moving")
     started().when(advance(Phase.FENCED)).then_refused(Reason.NOT_FOUND, "no migration 1")
 
 
@@ -158,7 +158,7 @@ def test_no_step_is_left_out(phase: Phase) -> None:
         (BeginMigration("acme", "there"), Reason.NOT_FOUND, "no tenant acme"),
         (BeginMigration("public", "yonder"), Reason.NOT_FOUND, "register it first"),
         (BeginMigration("public", "here"), Reason.NOT_ALLOWED, "is this one"),
-        (BeginMigration("pulsar", "there"), Reason.NOT_ALLOWED, "every cluster's own"),
+        (BeginMigration("pulsar", "there"), Reason.NOT_ALLOWED, "belongs to the system"),
         (BeginMigration("public", "there", "guessed"), Reason.INVALID, "guessed"),
         (BeginMigration("public", "there", max_lag=-1), Reason.INVALID, "max_lag"),
     ],
@@ -202,14 +202,14 @@ CHANGES = (
 @pytest.mark.parametrize("command", DELETIONS, ids=lambda each: type(each).__name__)
 def test_while_it_moves_nothing_of_a_tenant_is_deleted(command: Any) -> None:
     for phase in (Phase.BEGUN, Phase.REPLICATING, Phase.FENCED, Phase.DECIDED):
-        moving(phase).when(command).then_refused(Reason.CONFLICT, "on its way to cluster there")
+        moving(phase).when(command).then_refused(Reason.CONFLICT, "is moving to cluster there")
     rolling = moving(Phase.FENCED).when(RollBackMigration("public", ""))
-    rolling.when(command).then_refused(Reason.CONFLICT, "on its way")
+    rolling.when(command).then_refused(Reason.CONFLICT, "is moving")
 
 
 def test_once_it_has_switched_what_is_left_of_it_is_deleted_but_not_the_tenant() -> None:
     for command in DELETIONS[2:]:
-        moving(Phase.SWITCHED).when(command).then_refused(Reason.CONFLICT, "on its way")
+        moving(Phase.SWITCHED).when(command).then_refused(Reason.CONFLICT, "is moving")
     gone = NamespaceDeleted(tenant="public", namespace="default")
     history = moving(Phase.SWITCHED).when(DELETIONS[1])
     history.then(events=[TopicDeleted(topic=str(FLIGHTS)), gone])

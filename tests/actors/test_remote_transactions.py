@@ -187,7 +187,7 @@ def test_what_is_given_up_before_anything_came_never_shows() -> None:
 
 def test_what_is_complete_is_given_up_by_its_keeper_alone() -> None:
     history = log(A).when(complete(A, 0)).when(EndRemote(A, commit=False, over=False, judged=False))
-    history.then_refused(Reason.CONFLICT, "ask its keeper")
+    history.then_refused(Reason.CONFLICT, "ask its deciding partition")
     history.when(EndRemote(A, commit=False, over=False))
     history.then_state(lambda state: hidden(state) == [(0, 1)])
     history.then_state(lambda state: A in state.arriving.complete)  # still to be reported

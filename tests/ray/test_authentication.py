@@ -103,7 +103,7 @@ def test_no_call_of_an_actor_returns_a_secret() -> None:
         catalog = ray.get_actor(ActorKey.catalog().text(), cluster.config.ray_namespace)
         with pytest.raises(RayTaskError) as refused:
             ray.get(catalog.call.remote("reach", {"cluster": "standalone"}))
-        assert "answers over links only" in str(refused.value.cause)
+        assert "answers over RPC connections only" in str(refused.value.cause)
 
 
 @pytest.fixture(scope="module")

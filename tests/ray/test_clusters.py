@@ -48,7 +48,7 @@ def test_what_a_driver_left_behind_is_replaced(nodes: RayNodes, data_dir: Path) 
     producer = client.create_producer("t")
     producer.send(b"0")
     first._lock.close()  # all that the death of a driver changes, where it didn't start Ray
-    with pytest.raises(ClusterError, match="it is cluster left's: start it with --name left"):
+    with pytest.raises(ClusterError, match="it belongs to cluster left: start it with --name left"):
         Cluster.start(data_dir, service_port=0, admin_port=0, name="lost")
     producer.send(b"1")  # it goes on
     with Cluster.start(data_dir, service_port=0, admin_port=0, name="left") as second:

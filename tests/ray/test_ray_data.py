@@ -114,7 +114,7 @@ def test_values_have_the_type_of_their_schema(cluster, client, topic):
     wheres = {"data_dir": cluster.config.data_dir}, {"service_url": cluster.service_url}
     for where in wheres:
         wanted = {**where, "columns": ["value"], "value_schema": "typed"}
-        with pytest.raises(Exception, match="it isn't of its schema") as caught:
+        with pytest.raises(Exception, match="it doesn't fit its schema") as caught:
             read_topic(topic, **wanted).take_all()
         assert "UndecodableMessage" in str(caught.value)
         rows = read_topic(topic, **wanted, on_undecodable="null").take_all()

@@ -261,7 +261,7 @@ def test_a_stored_version_that_can_not_be_used_is_named() -> None:
     for strategy in (BACK, FORTH, FULL, BACK_ALL, FORTH_ALL, FULL_ALL):
         found = producer_problems(TWO, live, Rules(strategy))
         assert {each.version for each in found} == {1}
-        assert "what is stored of that version can't be used: the schema isn't JSON" in str(
+        assert "the stored schema of that version is invalid: the schema isn't JSON" in str(
             found[0]
         )
     assert not producer_problems(TWO, live, Rules(ANY))

@@ -64,7 +64,7 @@ def test_a_length_of_minus_one_means_no_bytes() -> None:
         (b"\0\0\0\5ab", {}, "ends within its key's"),
         (bytes(6), {}, "ends before its value's"),
         (bytes(9), {}, "1 bytes after"),
-        (bytes(8), {"key.schema.type": "TREE"}, "no type of schema"),
+        (bytes(8), {"key.schema.type": "TREE"}, "isn't a schema type"),
         (bytes(8), {"value.schema.properties": "{"}, "isn't JSON"),
         (bytes(8), {"value.schema.properties": '{"a": 1}'}, "object of texts"),
     ],

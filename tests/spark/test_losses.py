@@ -48,7 +48,7 @@ def test_a_query_whose_mark_was_deleted_says_so_and_may_go_on(admin, topic, send
     send("a", "b")
     read()
     admin.delete_subscription(topic, "mark")
-    deleted = r"'mark', which keeps .* was deleted; nothing is trimmed"
+    deleted = r"'mark', which retains .* was deleted; nothing is trimmed"
     with pytest.raises(DataLossError, match=deleted):
         read()  # though nothing new came meanwhile
     assert read(**GO_ON) == "ab"
@@ -75,7 +75,7 @@ def test_a_mark_that_others_moved_is_seen_when_all_it_kept_is_trimmed(
     ids = send("b", "c")
     admin.seek(topic, "mark", velaray.MessageId(-1, ids[1].ledger_id(), ids[1].entry_id() + 1))
     trim(cluster, topic, admin, send)
-    moved = r"moved forward by others.* next 2 entries; 2 entries are trimmed"
+    moved = r"moved .* forward.* next 2 entries; 2 entries are trimmed"
     with pytest.raises(DataLossError, match=moved):
         read()
     assert read(**GO_ON) == "az"
@@ -96,7 +96,7 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning_by_option_only(
     read()
     admin.delete_topic(topic, force=True)
     send("d")
-    with pytest.raises(DataLossError, match="the topic was deleted and made again"):
+    with pytest.raises(DataLossError, match="the topic was deleted and created again"):
         read()
     assert read(**GO_ON) == "abcd"
 
@@ -107,7 +107,7 @@ def test_a_backlog_that_was_cleared_is_a_loss(admin, topic, send, read):
     send("b")
     admin.skip(topic, "mark")
     send("c")
-    with pytest.raises(DataLossError, match="moved forward"):
+    with pytest.raises(DataLossError, match=r"moved .* forward"):
         read()
     assert read(**GO_ON) == "abc"
 
@@ -161,7 +161,7 @@ def test_a_mark_that_goes_while_the_query_runs_is_seen_at_the_next_batch(admin, 
     assert read.driver.plan(source)
     admin.delete_subscription(topic, "mark", force=True)
     send("b")
-    with pytest.raises(DataLossError, match="'mark', which keeps"):
+    with pytest.raises(DataLossError, match="'mark', which retains"):
         read.driver.plan(source)
     source.stop()
 
@@ -171,7 +171,7 @@ def test_spark_says_what_was_lost(admin, copy, topic, send, contents, counted):
     send("a")
     copy(subscription="mark")
     admin.delete_subscription(topic, "mark", force=True)
-    with pytest.raises(Exception, match=r"DataLossError.*'mark', which keeps"):
+    with pytest.raises(Exception, match=r"DataLossError.*'mark', which retains"):
         copy(subscription="mark")
     copy(subscription="mark", **GO_ON)
     assert counted(contents(topic + "-copy")) == Counter("a")

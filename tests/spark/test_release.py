@@ -84,11 +84,11 @@ def test_the_command_does_the_same(done, cluster, admin, topic, tmp_path):
     result = CliRunner().invoke(main, command)
     assert (result.exit_code, result.output) == (
         0,
-        "released 4 retention marks, 1 series of commits\n",
+        "released 4 retention marks, 1 commit sequences\n",
     )
     assert marks(admin, topic) == set()
     result = CliRunner().invoke(
         main, ["pipelines", "release", "--checkpoint", str(tmp_path), *where]
     )
-    assert result.exit_code == 1 and "no checkpoint" in result.output
+    assert result.exit_code == 1 and "isn't a checkpoint" in result.output
     assert CliRunner().invoke(main, ["pipelines", "release", *where]).exit_code == 2

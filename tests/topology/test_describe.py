@@ -74,8 +74,8 @@ def test_acked_ranges_holdings_and_half_acknowledged_batches(
         )
         .output
     )
-    assert f"holes: 1: {ledger}:2 to {ledger}:3" in text
-    assert f"half-acknowledged batches: 1: {ledger}:6 (left: 0, 2)" in text
+    assert f"acknowledged ranges: 1: {ledger}:2 to {ledger}:3" in text
+    assert f"partly acknowledged batches: 1: {ledger}:6 (left: 0, 2)" in text
     assert "what holds it back: 5 messages are delivered and not acknowledged: 5 at" in text
     shown = (
         CliRunner()

@@ -123,7 +123,7 @@ def test_of_a_partitioned_topic_the_id_names_the_partition(
     (message,) = publish(client, "parted", 1)
     assert message.partition() in (0, 1)
     assert told(cluster, "parted", message) == [("published", "")]
-    with pytest.raises(Invalid, match="say which partition"):
+    with pytest.raises(Invalid, match="name the partition"):
         admin.explain("parted", "s", MessageId(-1, message.ledger_id(), message.entry_id()))
 
 

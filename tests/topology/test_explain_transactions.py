@@ -129,12 +129,11 @@ def test_a_plain_message_behind_open_transactions(topic: Topic) -> None:
     assert now["deadline_ms"] > 1_600_000_000_000
     assert "and ends within" in now["text"]
     assert topic.told(message) == ["published", "held-back"]
-    behind = (
-        f"waits for transaction {one.txn_id}, whose first entry {place} is before it, and for 1"
-    )
-    assert topic.texts(message)[1].startswith(behind)
+    behind = f"waits for transaction {one.txn_id}, whose first entry {place} is before it"
+    assert topic.texts(message)[1] == f"{behind}, and for 1 more"
     assert topic.holdups() == {
-        "open-transaction": f"4 entries from {place} on wait for the end of transaction {one.txn_id}"
+        "open-transaction": f"4 entries from {place} on wait for the end of "
+        f"transaction {one.txn_id}"
     }
     one.commit()
     assert tuple(topic.explain(message)["now"]["transaction"]) == two.txn_id

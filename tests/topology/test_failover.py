@@ -144,7 +144,7 @@ def test_who_cannot_fail_over_is_told_why(tmp_path: Path) -> None:
         with pytest.raises(NotFound, match="nothing of it was replicated"):
             admin.fail_over_tenant("acme")
         create("acme/n", b)
-        with pytest.raises(Invalid, match="name the cluster that is lost"):
+        with pytest.raises(Invalid, match="name the lost cluster"):
             admin.fail_over_tenant("acme")
         with pytest.raises(Invalid, match="no other cluster 'a' is known"):
             admin.fail_over_tenant("acme", "a")

@@ -71,7 +71,7 @@ def test_a_past_state_is_what_was_live_then(seed: int) -> None:
         assert digest(machine.snapshot(newest.state)) == noted[-1][2]
         with pytest.raises(NoHistory, match="events that old are no longer kept"):
             await state_at(store, KEY, PointInTime(at_ms=999))
-        with pytest.raises(NoHistory, match="so there is no event 1000"):
+        with pytest.raises(NoHistory, match="has no event 1000"):
             await state_at(store, KEY, PointInTime(sequence=1000))
         with pytest.raises(NotStored):
             await subscriptions_of(store, TOPIC, "other")
@@ -114,7 +114,7 @@ def test_the_command_shows_it_with_or_without_a_cluster(tmp_path: Path) -> None:
     assert state(tmp_path, "t", "--at", str(after["atMs"]))["ackedBefore"] == 2
     assert state(tmp_path, "t", "--at", ids[2])["ackedRanges"] == []
     text = velaray("subscriptions", "state", "t", "s", "--data", str(tmp_path)).stdout
-    assert f"cursor: all up to {ids[1]} was acknowledged (offset 2)" in text
+    assert f"cursor: everything up to {ids[1]} was acknowledged (offset 2)" in text
     gone = velaray(
         "subscriptions", "state", "t", "s", "--data", str(tmp_path), "--at", "1999-01-01", code=1
     )

@@ -11,7 +11,7 @@ from tests.topology.replicating import Cluster, nothing_more, received, soon
 from velaray.events.ids import ActorKey
 
 TOPIC = "persistent://public/default/t"
-CHANGED = "has not the data that it had"
+CHANGED = "has other data than at the first contact"
 
 
 @contextmanager

@@ -161,7 +161,7 @@ def test_what_is_in_the_way_is_refused_by_name(move: Move) -> None:
     create("acme/n", move.b)
     ttl = {"namespace": "acme/n", "name": "messageTTL", "value": b"5"}
     ask(move.b, "set_policy", **ttl)
-    with pytest.raises(Conflict, match="has policies on its own acme/n"):
+    with pytest.raises(Conflict, match="has policies on acme/n"):
         move.begin()
     assert ask(move.a, "migrations") == []
 
@@ -231,7 +231,7 @@ def test_a_cluster_that_asks_for_a_token_is_given_it(tmp_path: Path) -> None:
     token = jwt.encode({"sub": "a"}, auth.secret, "HS256")
     with migrating(tmp_path, auth=auth) as move:
         move.publish(TOPIC, numbers(3))
-        with pytest.raises(PreconditionFailed, match="says"):
+        with pytest.raises(PreconditionFailed, match="refused"):
             move.begin()
         ask(move.a, "update_cluster", cluster="b", token=token)
         move.begin()
@@ -326,7 +326,7 @@ def test_once_it_is_decided_it_is_not(move: Move, monkeypatch: pytest.MonkeyPatc
     move.publish(TOPIC, numbers(1))
     move.begin()
     move.reaches("done")
-    with pytest.raises(Conflict, match="at home in cluster b for good"):
+    with pytest.raises(Conflict, match="has moved to cluster b"):
         move.roll_back()
 
 

@@ -25,7 +25,9 @@ def test_data_keeps_the_name_and_the_number_of_its_cluster(tmp_path: Path) -> No
         for other in (0, 8):
             with pytest.raises(OtherCluster, match="start it with --cluster-number 7"):
                 await take_ownership(store, "a", other)
-        with pytest.raises(OtherCluster, match="it is cluster a's: start it with --name a, not b"):
+        with pytest.raises(
+            OtherCluster, match="it belongs to cluster a: start it with --name a, not b"
+        ):
             await take_ownership(store, "b", 7)
         assert await take_ownership(store, "a", 7) == 5  # a refused start isn't one
         await check_ownership(store, ClusterConfig(str(tmp_path), 5, b""))
@@ -57,6 +59,6 @@ def test_data_has_an_id_for_ever(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [-1, 2047])
 def test_a_number_that_no_ledger_id_holds_is_refused(tmp_path: Path, number: int) -> None:
-    with pytest.raises(ValueError, match=f"cluster_number={number}: 0 to 2046"):
+    with pytest.raises(ValueError, match=f"cluster_number={number} must be 0 to 2046"):
         Cluster.start(tmp_path / "data", cluster_number=number)
     assert not (tmp_path / "data").exists()

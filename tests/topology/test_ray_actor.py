@@ -79,7 +79,7 @@ def test_an_actor_that_leaves_gives_its_address_to_nobody(
         leaving = asyncio.create_task(actor.retire(force=True))
         while not actor._retiring:
             await asyncio.sleep(0)
-        with pytest.raises(Unreachable, match="is leaving"):
+        with pytest.raises(Unreachable, match="is stopping"):
             await actor.address()
         may_stop.set()
         with pytest.raises(Exited):
@@ -156,4 +156,4 @@ def test_a_front_door_whose_thread_ends_takes_its_process_along(
     monkeypatch.setattr(os, "_exit", lambda code: left.set())
     monkeypatch.setattr(proxy_actor, "check_ownership", unreadable)
     assert left.wait(5)
-    assert "the front door closes: too many open files" in capsys.readouterr().err
+    assert "the proxy stops: too many open files" in capsys.readouterr().err

@@ -146,7 +146,7 @@ def test_a_batch_is_stored_as_one_and_with_its_size() -> None:
         (stamped(entry(), "east", "1:2:3"), "must be ledger:entry, not '1:2:3'"),
         (stamped(entry(txnid_most_bits=1 << 16, txnid_least_bits=2), "east", "1:2"), "(65536,2)"),
         (b"\x0e\x01\x00\x00\x00\x00\x00\x00\x00\x09", "the replicator sent an invalid entry"),
-        (stamped(entry(marker_type=77), "east", None), "markers of type 77 aren't understood"),
+        (stamped(entry(marker_type=77), "east", None), "unknown type of marker: 77"),
     ],
 )
 def test_what_does_not_say_where_it_is_from_is_refused(sent: bytes, why: str) -> None:

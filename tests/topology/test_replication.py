@@ -200,7 +200,7 @@ def test_a_topic_of_another_shape_is_refused_with_the_reason(
     found = soon(lambda: a.status(topic, "b").get("reason"))
     assert found == (
         f"{full} has no partitions here and 3 partitions in b: give it the same number in both, "
-        "or take one of them away"
+        "or delete one of them"
     )
     assert not a.status(topic, "b")["connected"]
     assert backlog(a, topic, "b") == 1

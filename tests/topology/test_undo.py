@@ -113,7 +113,7 @@ def test_an_expiry_on_request_is_undone(cluster: LocalCluster, client: Client) -
     before_ms = cluster.actor_system.clock_ms()
     wait_until(lambda: expired(admin) == (6, []))
     (found,) = admin.undo("expired", "s", time_ms=before_ms).values()
-    assert set(found["undone"]) == {"expire: asked for by an administrator"}
+    assert set(found["undone"]) == {"expire: requested by an administrator"}
     assert cursor(admin, "expired") == (2, [(3, 4)])
 
 

@@ -72,32 +72,32 @@ def describe(show: Output, admin: Admin, topic: str, subscription: str) -> None:
 
 
 def _lines(found: Found) -> Iterator[str]:
-    kind = found["type"] or "no consumer has said"
-    yield f"type: {kind}" + ("" if found["durable"] else " (leaves no trace)")
+    kind = found["type"] or "unknown: no consumer has connected"
+    yield f"type: {kind}" + ("" if found["durable"] else " (non-durable)")
     yield (
-        f"cursor: all up to {found['mark_delete']} is acknowledged "
+        f"cursor: everything up to {found['mark_delete']} is acknowledged "
         f"(offset {found['acked_before']} of {found['end_offset']})"
     )
-    yield f"backlog: {found['backlog']} entries, {found['waiting']} of them to be delivered again"
+    yield f"backlog: {found['backlog']} entries, {found['waiting']} of them wait for redelivery"
     if found["delayed"]:
-        yield f"delayed: {found['delayed']} entries wait for their time"
-    yield f"holes: {_some(found['holes'], map(_span, found['first_holes']))}"
+        yield f"delayed: {found['delayed']} entries wait for their delivery time"
+    yield f"acknowledged ranges: {_some(found['holes'], map(_span, found['first_holes']))}"
     halves = (
         f"{one['position']} (left: {', '.join(map(str, one['remaining']))})"
         for one in found["first_partial"]
     )
-    yield f"half-acknowledged batches: {_some(found['partial'], halves)}"
+    yield f"partly acknowledged batches: {_some(found['partial'], halves)}"
     if found["redelivered"]:
         counts = (f"{one['position']} {one['count']} times" for one in found["redelivered"])
-        yield f"delivered again: {', '.join(counts)}"
+        yield f"redelivered: {', '.join(counts)}"
     for each in found["consumers"]:
         yield from _consumer(each)
-    for holdup in found["holdups"] or ({"text": "nothing: entries are on their way"},):
+    for holdup in found["holdups"] or ({"text": "nothing: entries are being delivered"},):
         yield f"what holds it back: {holdup['text']}"
 
 
 def _consumer(found: Found) -> Iterator[str]:
-    standing = "" if found["active"] else ", stands by"
+    standing = "" if found["active"] else ", standby"
     where = f" at {found['address']}" if found["address"] else ""
     yield (
         f"consumer {found['name']}{where}: {found['unacked']} un-acknowledged, "
@@ -130,7 +130,7 @@ def _some(count: int | None, shown: Iterator[str]) -> str:
 @click.option(
     "--at",
     type=PointInTimeType(),
-    help="A time, a message id (when that was published) or the number of an event; now if absent.",
+    help="A time, a message id (its publish time) or an event's number; default: now.",
 )
 @with_data
 @with_output
@@ -175,13 +175,14 @@ def _past(found: Found) -> Iterator[str]:
         yield "the subscription wasn't created yet"
         return
     yield (
-        f"cursor: all up to {found['markDelete']} was acknowledged (offset {found['ackedBefore']})"
+        f"cursor: everything up to {found['markDelete']} was acknowledged "
+        f"(offset {found['ackedBefore']})"
     )
     acked_ranges = found["ackedRanges"]
-    yield f"holes: {_some(len(acked_ranges), map(_span, acked_ranges))}"
+    yield f"acknowledged ranges: {_some(len(acked_ranges), map(_span, acked_ranges))}"
     partial = found["partial"]
     halves = (str(one["position"]) for one in partial)
-    yield f"half-acknowledged batches: {_some(len(partial), halves)}"
+    yield f"partly acknowledged batches: {_some(len(partial), halves)}"
 
 
 def time_text(at_ms: int) -> str:
@@ -195,9 +196,9 @@ def time_text(at_ms: int) -> str:
 @click.option(
     "--to",
     type=PointInTimeType(),
-    help="A time or the number of an event; the last move if absent.",
+    help="A time or an event's number; default: just before the last move.",
 )
-@click.option("--yes", is_flag=True, help="Do it; without this only tell what would change.")
+@click.option("--yes", is_flag=True, help="Apply the change; without this option it is only shown.")
 @with_admin
 def undo(
     show: Output,
@@ -234,10 +235,12 @@ def undo(
             lines = _undone(one, yes and name not in failed)
             click.echo("\n".join([name, *(f"  {line}" for line in lines)]))
         if not yes:
-            click.echo("nothing was changed; do it with --yes")
+            click.echo("nothing was changed; apply it with --yes")
     if failed:
         reasons = "; ".join(f"not undone for {name}: {error}" for name, error in failed.items())
-        raise click.ClickException(f"{reasons}. Repeat it for these partitions, by their names")
+        raise click.ClickException(
+            f"{reasons}. Repeat the command for each of these partitions by its name"
+        )
 
 
 def _outcome(name: str, yes: bool, failed: Mapping[str, str]) -> Found:
@@ -264,7 +267,7 @@ def _undone(found: Found, done: bool) -> Iterator[str]:
 @click.option(
     "--data",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Read the journals in this directory, and don't ask the cluster where it is now.",
+    help="Read the journals in this directory instead of asking the cluster.",
 )
 @with_admin
 def explain(
@@ -313,6 +316,6 @@ async def _explain(
     found = await subscriptions_of(store, topic, subscription)
     keys = [key for key in found if message.partition() in (-1, key.partition)]
     if len(keys) != 1:
-        raise click.UsageError(f"say which partition of {topic}: ledger:entry:partition")
+        raise click.UsageError(f"name the partition of {topic}: write ledger:entry:partition")
     position = Position(message.ledger_id(), message.entry_id())
     return facts_and_now(await history_of(store, keys[0], position), None)

@@ -273,7 +273,7 @@ async def _replay(store: FileStore, key: ActorKey, last: int | None) -> tuple[in
         fold.apply(Record(record.sequence, record.position, record.event))
         event = record.sequence
     if last is not None and event < last:
-        raise Divergent(f"{text} has events up to {event}, so there is no event {last}")
+        raise Divergent(f"{text} has no event {last}: the newest is {event}")
     fold.check(event + 1)
     return event, fold
 

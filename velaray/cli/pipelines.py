@@ -49,7 +49,7 @@ def release(
         client, checkpoint=checkpoint, sinks=sinks, subscription=subscription, topics=topics
     )
     show.done(
-        f"released {len(found.marks)} retention marks, {len(found.series)} series of commits",
+        f"released {len(found.marks)} retention marks, {len(found.series)} commit sequences",
         marks=[{"partition": name, "subscription": mark} for name, mark in found.marks],
         series=list(found.series),
     )

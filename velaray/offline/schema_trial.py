@@ -112,7 +112,7 @@ def _misfit(schema: AvroType, value: Any, path: str) -> str | None:
         case "map" if isinstance(value, dict):
             inner = (_misfit(schema.of[0], each, f"{path}/{n}") for n, each in value.items())
             return next((wrong for wrong in inner if wrong), None)
-    return None if _fits(schema, value) else f"{path or '/'}: {value!r:.40} is no {schema}"
+    return None if _fits(schema, value) else f"{path or '/'}: {value!r:.40} isn't {schema}"
 
 
 def _fits(schema: AvroType, value: Any) -> bool:

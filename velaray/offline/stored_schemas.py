@@ -78,7 +78,7 @@ class StoredDecoders:
     def _writer(self, version: bytes) -> SchemaInfo:
         number = read_version(version) if len(version) == VERSION_BYTES else None
         if number is None:
-            raise UndecodableMessage(f"{len(version)} bytes are no version")
+            raise UndecodableMessage(f"a schema version has 8 bytes, not {len(version)}")
         if self._registry is None:
             self._registry = stored_registry(self._data_dir, self._topic)
         found = self._registry.find(number)

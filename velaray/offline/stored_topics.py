@@ -249,6 +249,6 @@ class StoredLog:
 def gone(key: ActorKey, ledger_id: int) -> ReadError:
     """The error for a ledger that was deleted between planning and reading."""
     return ReadError(
-        f"{key.text()}: ledger {ledger_id} is gone: it was trimmed, or its topic deleted, while it"
-        " was to be read. Read again from what is there"
+        f"{key.text()}: ledger {ledger_id} is gone: it was trimmed or its topic was deleted during"
+        " the read. Read again to get what is still stored"
     )
