@@ -26,6 +26,7 @@ from velaray.broker.partition.subscription_channel import (
     ChannelConsumer,
     PartitionLog,
     SubscriptionChannel,
+    VisibleEntries,
 )
 from velaray.broker.subscription.messages import GrantsSkipped, PassOver, ReadCompacted
 from velaray.journal.errors import NotStored
@@ -89,6 +90,32 @@ class CompactedEntries:
                 raise
 
 
+class CompactedVisibility:
+    """Which entries a `CompactedChannel` delivers: below the horizon all of the view."""
+
+    def __init__(self, whole: VisibleEntries, log: CompactedLog) -> None:
+        self._whole = whole
+        self._log = log
+
+    @property
+    def readable_end(self) -> int:
+        """As `Visibility.readable_end`; a view has nothing beyond it."""
+        return self._whole.readable_end
+
+    def next_hidden(self, first: int, end: int) -> int:
+        """As `Visibility.next_hidden`; a view has no hidden entries."""
+        first = max(first, self._log.horizon)
+        return self._whole.next_hidden(first, end) if first < end else end
+
+    def hidden_within(self, first: int, end: int) -> list[tuple[int, int]]:
+        """As `Visibility.hidden_within`."""
+        return self._whole.hidden_within(max(first, self._log.horizon), end)
+
+    def next_remote(self, origins: Collection[str] | None, first: int, end: int) -> int:
+        """As `Visibility.next_remote`."""
+        return self._whole.next_remote(origins, first, end)
+
+
 class CompactedLog:
     """The partition's log as a `CompactedChannel` sees it."""
 
@@ -98,6 +125,7 @@ class CompactedLog:
         #: The end of the view for these readers.
         self.horizon = 0
         self.cache: Any = CompactedEntries(self, log)
+        self.visibility = CompactedVisibility(log.visibility, self)
         self.partition_index = log.partition_index
         self.delayed = log.delayed
 
@@ -126,24 +154,6 @@ class CompactedLog:
     def end_offset(self) -> int:
         """The offset after the newest durable entry."""
         return self._log.end_offset
-
-    @property
-    def readable_end(self) -> int:
-        """As `EntryLog.readable_end`; a view has nothing beyond it."""
-        return self._log.readable_end
-
-    def next_hidden(self, first: int, end: int) -> int:
-        """As `EntryLog.next_hidden`; a view has no hidden entries."""
-        first = max(first, self.horizon)
-        return self._log.next_hidden(first, end) if first < end else end
-
-    def hidden_within(self, first: int, end: int) -> list[tuple[int, int]]:
-        """As `EntryLog.hidden_within`."""
-        return self._log.hidden_within(max(first, self.horizon), end)
-
-    def next_remote(self, origins: Collection[str] | None, first: int, end: int) -> int:
-        """As `PartitionActor.next_remote`."""
-        return self._log.next_remote(origins, first, end)
 
     def clock_ms(self) -> int:
         """See `PartitionLog`."""

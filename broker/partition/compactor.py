@@ -31,6 +31,7 @@ from velaray.actors.runtime import Runtime
 from velaray.broker.garbage_collection.deletion import purge_journal
 from velaray.broker.partition.compacted_view import SETTINGS, CompactedView, ViewWriter
 from velaray.broker.partition.entries import CachedEntry
+from velaray.broker.partition.visibility import Visibility
 from velaray.broker.topic_policies import TopicPolicies
 from velaray.events.ids import ActorKey, MessageId, Position
 from velaray.journal.errors import JournalError, StorageFull
@@ -90,17 +91,10 @@ class Log(Protocol):
     """What a compactor needs of the partition's log."""
 
     partition_index: int
-
-    def last_readable(self) -> int:
-        """Return the offset of the newest entry that consumers get; -1 if there is none."""
-        ...
+    visibility: Visibility
 
     def kept_from(self, offset: int) -> int:
         """Return the first offset at or after ``offset`` that isn't trimmed away."""
-        ...
-
-    def next_hidden(self, first: int, end: int) -> int:
-        """Return the first offset from ``first`` on whose transaction was aborted, or ``end``."""
         ...
 
     def table(self, compacted: bool = False) -> LedgerTable:
@@ -199,7 +193,7 @@ class Compactor:
         log = self._log
         number, view, mask = log.partition_index, self.view, None
         table = self._partition.runtime.state.table
-        offset = log.last_readable()
+        offset = log.visibility.last_readable()
         if horizon is not None and view is not None and offset < max(horizon, table.first_offset):
             if not view.offsets:
                 return MessageId(-1, -1, number)
@@ -410,7 +404,7 @@ class Compactor:
         while (offset := self._log.kept_from(offset)) < horizon:
             most = min(READ_ENTRIES, horizon - offset)
             for entry in await self._log.read_log(offset, most, READ_BYTES):
-                if self._log.next_hidden(offset, offset + 1) > offset:
+                if self._log.visibility.next_hidden(offset, offset + 1) > offset:
                     yield offset, entry
                 offset += 1
 

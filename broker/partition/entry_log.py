@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from velaray.actors.partition.delayed import DelayedEntry
@@ -21,6 +21,7 @@ from velaray.broker.partition.delayed_delivery import DelayedDeliveryTracker
 from velaray.broker.partition.entries import CachedEntry, EntryCache
 from velaray.broker.partition.geo_replication import GeoReplication
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
+from velaray.broker.partition.visibility import Visibility
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import EntryAppended
 from velaray.events.ids import ActorKey, Position
@@ -33,9 +34,6 @@ from velaray.topology.rpc import reason_of
 from velaray.wire.messages import known_publish_time
 
 logger = logging.getLogger(__name__)
-
-_BACK = 4096
-"""How many offsets one step of the search for the newest visible entry covers."""
 
 
 class Partition(Protocol):
@@ -59,6 +57,7 @@ class EntryLog:
 
     runtime: Runtime[PartitionState]
     cache: EntryCache
+    visibility: Visibility
     delayed: DelayedDeliveryTracker
 
     def __init__(self, partition: Partition) -> None:
@@ -77,6 +76,7 @@ class EntryLog:
         self.runtime = self._partition.runtime
         state = self.runtime.state
         self.cache = EntryCache(self.read_log, state.end_offset)
+        self.visibility = Visibility(self.runtime, self.cache)
         self.delayed = DelayedDeliveryTracker(self.actor_system.clock_ms, on_due, state.delayed)
         self.terminated_at = state.end_offset if state.terminated else None
 
@@ -135,39 +135,6 @@ class EntryLog:
         return await self.runtime.read(
             lambda state: [] if compacted and state.compactions.current else gone_offsets(state)
         )
-
-    # -- what consumers get --------------------------------------------------------
-
-    @property
-    def readable_end(self) -> int:
-        """The offset that consumers can't read beyond: the first entry of an open transaction."""
-        return min(self.cache.end, self.runtime.state.max_read_offset)
-
-    def next_hidden(self, first: int, end: int) -> int:
-        """The first offset from ``first`` on whose transaction was aborted; ``end`` if there is
-        none before it."""
-        hidden = self.runtime.state.transactions.hidden
-        return hidden.next_acked(first, end) if hidden else end
-
-    def hidden_within(self, first: int, end: int) -> list[tuple[int, int]]:
-        """All such offsets, as ascending (first, last + 1)."""
-        return self.runtime.state.transactions.hidden.within(first, end)
-
-    def next_remote(self, origins: Collection[str] | None, first: int, end: int) -> int:
-        """The first offset from ``first`` on that came from one of these clusters (None: from any);
-        ``end`` if there is none before it."""
-        known = self.runtime.state.origins.by_cluster
-        for name in known if origins is None else origins:
-            if name in known and first < end:
-                end = known[name].next_offset(first, end)
-        return end
-
-    def last_readable(self) -> int:
-        """The offset of the newest entry that consumers get; -1 if there is none."""
-        state, at = self.runtime.state, self.readable_end
-        while (at := state.table.kept_before(at)) >= 0 and at in state.transactions.hidden:
-            at = self.hidden_within(max(0, at - _BACK), at + 1)[-1][0]
-        return at
 
     # -- reading -------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from velaray.actors.partition.state import PartitionState
 from velaray.actors.runtime import Runtime
 from velaray.broker.partition.backlog import Backlog
 from velaray.broker.partition.entries import CHUNK_BYTES, CHUNK_ENTRIES, CachedEntry, EntryCache
+from velaray.broker.partition.visibility import Visibility
 from velaray.events.ids import MessageId, Position
 from velaray.journal.manifest import LEDGER_INDEX_BITS, LedgerInfo
 from velaray.wire import pulsar_pb2 as pb
@@ -39,27 +40,15 @@ class Log(Protocol):
     partition_index: int
     runtime: Runtime[PartitionState]
     backlog: Backlog
+    visibility: Visibility
 
     @property
     def ledgers(self) -> tuple[LedgerInfo, ...]:
         """Every ledger of the journal, oldest first."""
         ...
 
-    @property
-    def readable_end(self) -> int:
-        """The offset that consumers can't read beyond."""
-        ...
-
     def kept_from(self, offset: int) -> int:
         """Return the first offset at or after ``offset`` that isn't trimmed away."""
-        ...
-
-    def next_hidden(self, first: int, end: int) -> int:
-        """Return the first offset from ``first`` on whose transaction was aborted, or ``end``."""
-        ...
-
-    def hidden_within(self, first: int, end: int) -> list[tuple[int, int]]:
-        """Return all such offsets, as ascending (first, last + 1)."""
         ...
 
     async def read_log(
@@ -96,9 +85,9 @@ class _Scan:
         """Look at the entries from ``at`` to ``end``; returns how far that went."""
         partition, read = self._partition, 0
         while (at := partition.kept_from(at)) < end and not self.full and read < SCAN_BYTES:
-            stop = partition.next_hidden(at, min(end, at + CHUNK_ENTRIES))
+            stop = partition.visibility.next_hidden(at, min(end, at + CHUNK_ENTRIES))
             if stop == at:
-                at = partition.hidden_within(at, end)[0][1]
+                at = partition.visibility.hidden_within(at, end)[0][1]
                 continue
             entries = partition.cache.run(at, stop - at)
             if not entries:
@@ -173,7 +162,7 @@ def _unread(partition: Log, begun: int, end: int) -> int:
     """Of the entries from ``begun`` to ``end`` those that consumers may want, kept or not."""
     if end <= begun:
         return 0
-    hidden = sum(stop - first for first, stop in partition.hidden_within(begun, end))
+    hidden = sum(stop - first for first, stop in partition.visibility.hidden_within(begun, end))
     return end - begun - hidden
 
 
@@ -187,7 +176,7 @@ async def span(partition: Log, subscription: str, mark: int, request: pb.SpanReq
     begun = 0 if foreign else table.at_or_before(after) + 1
     if request.HasField("entries") and not foreign:
         begun = request.entries
-    end = partition.readable_end
+    end = partition.visibility.readable_end
     if request.HasField("until"):
         end = min(end, table.at_or_before(_at(request.until)) + 1)
     end = max(end, begun)

@@ -107,22 +107,8 @@ class DispatcherPort(Protocol):
         ...
 
 
-class PartitionLog(Protocol):
-    """The protocol of a channel's partition."""
-
-    cache: EntryCache
-    partition_index: int
-    delayed: DelayedDeliveryTracker
-
-    @property
-    def terminated_at(self) -> int | None:
-        """The offset at which the topic ended; None while it is open."""
-        ...
-
-    @property
-    def end_offset(self) -> int:
-        """The offset after the newest durable entry."""
-        ...
+class VisibleEntries(Protocol):
+    """Which entries of a log its consumers get."""
 
     @property
     def readable_end(self) -> int:
@@ -142,6 +128,29 @@ class PartitionLog(Protocol):
     def next_remote(self, origins: Collection[str] | None, first: int, end: int) -> int:
         """The first offset from ``first`` on that came from one of these clusters (None: from any);
         ``end`` if there is none before it."""
+        ...
+
+
+class PartitionLog(Protocol):
+    """The protocol of a channel's partition."""
+
+    cache: EntryCache
+    partition_index: int
+    delayed: DelayedDeliveryTracker
+
+    @property
+    def visibility(self) -> VisibleEntries:
+        """Which entries consumers get."""
+        ...
+
+    @property
+    def terminated_at(self) -> int | None:
+        """The offset at which the topic ended; None while it is open."""
+        ...
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the newest durable entry."""
         ...
 
     async def settle(self, channel: SubscriptionChannel) -> None:
@@ -500,12 +509,14 @@ class SubscriptionChannel:
             return
         if self._feeding is not None or self.port is None:
             return
-        limit = min(self._wanted, self._log.readable_end)
+        limit = min(self._wanted, self._log.visibility.readable_end)
         while self._fed < limit:
-            end = self._log.next_hidden(self._fed, min(limit, self._fed + FEED_ENTRIES))
+            end = self._log.visibility.next_hidden(self._fed, min(limit, self._fed + FEED_ENTRIES))
             if end == self._fed < self._hidden_passed:
                 # Hidden entries may continue beyond those that were reported.
-                self._fed = min(self._log.hidden_within(end, limit)[0][1], self._hidden_passed)
+                self._fed = min(
+                    self._log.visibility.hidden_within(end, limit)[0][1], self._hidden_passed
+                )
                 continue
             if end == self._fed:
                 work = self._pass_hidden(min(limit, end + FEED_ENTRIES))
@@ -579,7 +590,7 @@ class SubscriptionChannel:
 
     async def _pass_hidden(self, end: int) -> None:
         """Acknowledge hidden entries at the dispatcher before later entries are reported to it."""
-        hidden, begun = self._log.hidden_within(self._fed, end), self._begun
+        hidden, begun = self._log.visibility.hidden_within(self._fed, end), self._begun
         flat = [offset for part in hidden for offset in part]
         try:
             await self.ask(PassOver(self._log.end_offset, flat, []))
@@ -615,7 +626,7 @@ class SubscriptionChannel:
         """The first offset from ``first`` on that must be settled before it is delivered."""
         if self._may_wait is not None and not self._may_wait:
             return end
-        return self._log.next_remote(self._may_wait, max(first, self._settled), end)
+        return self._log.visibility.next_remote(self._may_wait, max(first, self._settled), end)
 
     async def _settle(self) -> None:
         try:
@@ -832,8 +843,8 @@ class SubscriptionChannel:
 
     def _deliver_leased(self, leased: LeasedDelivery, consumer: ChannelConsumer) -> None:
         log = self._log
-        readable = log.readable_end
-        end = log.next_hidden(leased.next_offset, readable)
+        readable = log.visibility.readable_end
+        end = log.visibility.next_hidden(leased.next_offset, readable)
         end = self._unsettled(leased.next_offset, end)
         if log.delayed and consumer.type not in IN_ORDER:
             end = log.delayed.first_within(leased.next_offset, end)

@@ -97,14 +97,14 @@ class SnapshotKeeper:
     def _begin(self) -> None:
         partition, replication = self._partition, self._replication
         name = f"{partition.config.name}-{partition.runtime.journal.epoch}-{next(self._numbers)}"
-        now_ms, end = partition.actor_system.clock_ms(), partition.log.readable_end
+        now_ms, end = partition.actor_system.clock_ms(), partition.log.visibility.readable_end
         clusters = replication.settings().keys()
         if self._taker.start(name, clusters, replication.connected, end, now_ms):
             self._ask(name, clusters)
 
     def _ask(self, name: str, clusters: Iterable[str]) -> None:
         """The offset behind everything that consumers here can read."""
-        behind = self._partition.log.readable_end
+        behind = self._partition.log.visibility.readable_end
         own = self._partition.config.name
         request = ReplicatedSubscriptionsSnapshotRequest(snapshot_id=name, source_cluster=own)
         payload = request.SerializeToString()
@@ -147,7 +147,7 @@ class SnapshotKeeper:
         """
         request = _read(ReplicatedSubscriptionsSnapshotRequest, source, payload)
         partition = self._partition
-        end = partition.log.readable_end
+        end = partition.log.visibility.readable_end
         position = partition.runtime.state.table.position_before(end)
         answer = ReplicatedSubscriptionsSnapshotResponse(snapshot_id=request.snapshot_id)
         answer.cluster.cluster = partition.config.name

@@ -89,7 +89,7 @@ async def _deliverable(
         )
         for start, stop in zip(flat[::2], flat[1::2], strict=True):
             for run in origin.runs(start, stop):
-                hidden = partition.log.hidden_within(run.offset, run.end)
+                hidden = partition.log.visibility.hidden_within(run.offset, run.end)
                 for shown, behind in gaps(run.offset, run.end, hidden):
                     entries += behind - shown
                     for offset in range(shown, behind):

@@ -221,7 +221,7 @@ class West:
         state = actor.runtime.state
         for at in range(len(LOGS[topic])):
             offset = self._offset(state, at)
-            if offset is None or offset >= actor.log.readable_end:
+            if offset is None or offset >= actor.log.visibility.readable_end:
                 continue
             if offset not in state.transactions.hidden:
                 yield Position(LEDGER, at)

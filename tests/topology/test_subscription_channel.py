@@ -91,6 +91,7 @@ class Setting:
         self.settling: list[asyncio.Future[None]] = []
         self.synced: int | None = None
         self.syncs_asked = 0
+        self.visibility = self
         self.channel = SubscriptionChannel("s", self, lambda *_: None, durable=True)  # type: ignore[arg-type]
         self.channel.port = self  # type: ignore[assignment]
         self.consumer: ChannelConsumer = self.channel.add(self, 1, "c", EXCLUSIVE)  # type: ignore[arg-type]

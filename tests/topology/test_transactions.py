@@ -176,10 +176,10 @@ def test_what_is_committed_comes_in_the_logs_order_and_nothing_behind_it_came_be
         await setting.publish(b"plain")
         await setting.publish(b"2", transaction)
         assert await payloads(consumer, 1) == [b"before"]
-        assert setting.partition.log.readable_end == 1
+        assert setting.partition.log.visibility.readable_end == 1
         answer = await setting.end(transaction)
         assert not answer.HasField("error")
-        assert setting.partition.log.readable_end == 4
+        assert setting.partition.log.visibility.readable_end == 4
         assert await payloads(consumer, 3) == [b"1", b"plain", b"2"]
 
     run(scenario)
@@ -287,11 +287,11 @@ def test_a_verdict_outlives_the_coordinator_and_reaches_everybody(commit: bool) 
         assert (await setting.end(transaction, not commit)).error == pb.InvalidTxnStatus
         consumer = await setting.consume()
         await setting.actor_system.reach(setting.key)
-        assert setting.partition.log.readable_end == 1
+        assert setting.partition.log.visibility.readable_end == 1
         if commit:
             assert await payloads(consumer, 1) == [b"1"]
         else:
-            assert setting.partition.log.last_readable() == -1
+            assert setting.partition.log.visibility.last_readable() == -1
 
     run(scenario)
 

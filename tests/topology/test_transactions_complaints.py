@@ -333,7 +333,7 @@ def test_aborts_are_recovered_from_a_checkpoint_however_many_there_were() -> Non
             )
         assert max(replayed) <= ROLL + 10, replayed
         assert sizes[-1] <= 3 * 3 * aborts, sizes
-        hidden = setting.partition.log.hidden_within(0, setting.partition.log.end_offset)
+        hidden = setting.partition.log.visibility.hidden_within(0, setting.partition.log.end_offset)
         assert len(hidden) == 3 * aborts
         assert await payloads(await setting.consume(kind=SHARED), 3) == [b"plain"] * 3
 

@@ -58,7 +58,9 @@ def test_a_verdict_right_behind_the_coordinators_answer_still_keeps_a_message_ou
         setting.send(b"late", transaction)
         error = await setting.producer.next(pb.CommandSendError)
         assert error.error == pb.NotAllowedError
-        assert setting.partition.log.readable_end == setting.partition.log.end_offset == 0
+        assert (
+            setting.partition.log.visibility.readable_end == setting.partition.log.end_offset == 0
+        )
 
     run(scenario)
 
@@ -110,7 +112,7 @@ def test_a_terminated_topic_ends_its_transactions(commit: bool) -> None:
         await setting.publish(b"2", transaction)
         await setting.actor_system.call(setting.key, "terminate", {})
         assert await payloads(consumer, 1) == [b"1"]
-        assert setting.partition.log.readable_end == 1
+        assert setting.partition.log.visibility.readable_end == 1
         assert not (await setting.end(transaction, commit)).HasField("error")
         assert setting.partition.log.end_offset == 2
         if commit:
@@ -163,7 +165,7 @@ def test_a_partition_that_could_not_be_read_comes_back_with_its_transactions(
         monkeypatch.setattr(MemoryStore, "read", failing)
         consumer = await setting.consume()
         assert len(failures) == 3
-        assert setting.partition.log.readable_end == 1
+        assert setting.partition.log.visibility.readable_end == 1
         assert not (await setting.end(transaction)).HasField("error")
         assert await payloads(consumer, 2) == [b"1", b"2"]
 
@@ -225,7 +227,7 @@ def test_a_deleted_topic_s_successor_is_told_of_what_it_took() -> None:
         await setting.actor_system.call(ActorKey.catalog(), "delete_topic", deleted)
         await setting.enter()
         await setting.publish(b"kept", transaction)
-        assert setting.partition.log.readable_end == 0
+        assert setting.partition.log.visibility.readable_end == 0
         assert not (await setting.end(transaction)).HasField("error")
         assert await payloads(await setting.consume(), 1) == [b"kept"]
 

@@ -26,9 +26,9 @@ from velaray.actors.subscription import pending_acks
 from velaray.actors.subscription.pending_sets import PendingAcks
 from velaray.broker.coordinator.coordinator_actor import CoordinatorActor
 from velaray.broker.coordinator.transaction_completion import TransactionCompletion, Untold
-from velaray.broker.partition.entry_log import EntryLog
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.partition.transaction_admission import TransactionAdmission
+from velaray.broker.partition.visibility import Visibility
 from velaray.client.acks import AckTracker
 from velaray.client.partition_producer import PartitionProducer
 from velaray.client.transactions import Transaction
@@ -229,7 +229,7 @@ def _end_offset(state: PartitionState) -> int:
 
 
 def _compact_hidden_entries(original: Any) -> Any:
-    def next_hidden(self: EntryLog, first: int, end: int) -> int:
+    def next_hidden(self: Visibility, first: int, end: int) -> int:
         return end if end == first + 1 else original(self, first, end)
 
     return next_hidden
@@ -442,12 +442,12 @@ MUTANTS = {
     ),
     "deliver-hidden-entries": Mutant(
         "aborted entries are delivered",
-        ((EntryLog, "next_hidden", lambda original: lambda self, first, end: end),),
+        ((Visibility, "next_hidden", lambda original: lambda self, first, end: end),),
         20,
     ),
     "compact-hidden-entries": Mutant(
         "a compaction keeps aborted entries",
-        ((EntryLog, "next_hidden", _compact_hidden_entries),),
+        ((Visibility, "next_hidden", _compact_hidden_entries),),
         300,
     ),
     "skip-no-aborted-entries": Mutant(

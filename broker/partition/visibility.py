@@ -1,0 +1,55 @@
+"""Which entries of a partition its consumers get.
+
+Entries at or beyond the first one of an open transaction wait for the transaction's end. Entries of
+aborted transactions are hidden: they are never delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from velaray.actors.partition.state import PartitionState
+from velaray.actors.runtime import Runtime
+from velaray.broker.partition.entries import EntryCache
+
+_BACK = 4096
+"""How many offsets one step of the search for the newest visible entry covers."""
+
+
+class Visibility:
+    """The visible entries of one activation of a partition."""
+
+    def __init__(self, runtime: Runtime[PartitionState], cache: EntryCache) -> None:
+        self._runtime = runtime
+        self._cache = cache
+
+    @property
+    def readable_end(self) -> int:
+        """The offset that consumers can't read beyond: the first entry of an open transaction."""
+        return min(self._cache.end, self._runtime.state.max_read_offset)
+
+    def next_hidden(self, first: int, end: int) -> int:
+        """The first offset from ``first`` on whose transaction was aborted; ``end`` if there is
+        none before it."""
+        hidden = self._runtime.state.transactions.hidden
+        return hidden.next_acked(first, end) if hidden else end
+
+    def hidden_within(self, first: int, end: int) -> list[tuple[int, int]]:
+        """All such offsets, as ascending (first, last + 1)."""
+        return self._runtime.state.transactions.hidden.within(first, end)
+
+    def next_remote(self, origins: Collection[str] | None, first: int, end: int) -> int:
+        """The first offset from ``first`` on that came from one of these clusters (None: from any);
+        ``end`` if there is none before it."""
+        known = self._runtime.state.origins.by_cluster
+        for name in known if origins is None else origins:
+            if name in known and first < end:
+                end = known[name].next_offset(first, end)
+        return end
+
+    def last_readable(self) -> int:
+        """The offset of the newest entry that consumers get; -1 if there is none."""
+        state, at = self._runtime.state, self.readable_end
+        while (at := state.table.kept_before(at)) >= 0 and at in state.transactions.hidden:
+            at = self.hidden_within(max(0, at - _BACK), at + 1)[-1][0]
+        return at
