@@ -41,7 +41,7 @@ class _Work:
             RemoteAdmin(remote),
             key.topic_name,
             self._ends.subscription,
-            self.replicator.progress,
+            self.replicator.side_work.progress,
         )
 
     async def run(self) -> None:

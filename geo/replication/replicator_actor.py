@@ -146,10 +146,10 @@ class ReplicatorActor(SubscriptionActor):
         elif method == "rest":
             self._lose_control()
         elif method == "progress" and self._replicator is not None:
-            self._replicator.progress.change(args["changed"], args["gone"])
+            self._replicator.side_work.progress.change(args["changed"], args["gone"])
         elif method == "marker" and self._replicator is not None:
             key, kind, payload, behind = args
-            self._replicator.markers.put(key, Marker(kind), payload, behind)
+            self._replicator.side_work.markers.put(key, Marker(kind), payload, behind)
         elif method == "transactions" and self._transactions is not None:
             self._transactions.news()
 

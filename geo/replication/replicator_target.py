@@ -64,8 +64,13 @@ class Target:
 
     @property
     def server_version(self) -> str:
-        """The proof that the source cluster presents."""
+        """What the cluster says that it runs; empty before `open`."""
         return "" if self._connection is None else self._connection.server_version
+
+    @property
+    def is_velaray(self) -> bool:
+        """Whether the cluster runs velaray, and so takes markers of velaray's own."""
+        return self.server_version.startswith("velaray")
 
     async def open(self) -> None:
         """Register. Raises `VelarayError`, `CannotReplicate` and what the way raises."""

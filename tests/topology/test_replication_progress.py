@@ -48,7 +48,7 @@ def told(cluster: Cluster, topic: str, remote: str) -> bool:
     actor = cluster.replicator(topic, remote)
     if actor is None or actor._replicator is None:
         return False
-    followed = dict(actor._replicator.progress._followed)
+    followed = dict(actor._replicator.side_work.progress._followed)
     return {name: each.confirmed for name, each in followed.items()} == now
 
 

@@ -19,7 +19,7 @@ from velaray.broker.partition.session import publishing
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.subscription import progress_exporter
 from velaray.events.ids import LEDGER_INDEX_BITS, NUMBER_BITS, Position
-from velaray.geo.replication import remote_progress, replicator, replicator_ends
+from velaray.geo.replication import remote_progress, replicator_ends, replicator_sender
 from velaray.geo.replication.progress_export import Places
 from velaray.geo.replication.remote_progress import RemoteProgress
 from velaray.geo.replication.replication_window import Window
@@ -256,7 +256,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "stamp-the-next-position": _mutant(
         "an entry has the source position of the next one",
-        *(replicator, "stamped", _stamp_the_next, 20),
+        *(replicator_sender, "stamped", _stamp_the_next, 20),
     ),
     "replicate-local-messages": _mutant(
         "a replicator sends messages that are for its own cluster only",
