@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
+from functools import partial
 from typing import Any
 
 from velaray.actors.dispatch.suspects import Suspects
 from velaray.actors.machine import Reason
 from velaray.actors.sets.offset_sets import Range
-from velaray.actors.subscription.machine import Create, SubscriptionMachine
-from velaray.actors.subscription.undoing import decide_restore
-from velaray.broker.history import NoHistory, PointInTime
+from velaray.actors.subscription.machine import Create, SubscriptionMachine, SubscriptionState
 from velaray.broker.journaled_actor import JournaledActor, WasDeleted
 from velaray.broker.subscription import messages as m
+from velaray.broker.subscription.dead_letter_resumption import DeadLetterResumption
 from velaray.broker.subscription.dispatch_state import accepted, pairs
 from velaray.broker.subscription.dispatcher import SubscriptionDispatcher
 from velaray.broker.subscription.progress_exporter import Exporter
 from velaray.broker.subscription.tracing import Trace
-from velaray.broker.subscription.undoing import NothingMoved, Plan, plan_undo
+from velaray.broker.subscription.undo_requests import UndoRequests
 from velaray.events.ids import ActorKey
 from velaray.topology.actor_system import ActorSystem, Address
 from velaray.topology.messages import Encoded, Message, MessageError, Request, encode
 from velaray.topology.rpc import RemoteError, RpcConnection
-from velaray.topology.transient import TRANSIENT
-
-_UNDO_TRIES = 5
 
 
 class SubscriptionActor(JournaledActor):
@@ -41,8 +36,11 @@ class SubscriptionActor(JournaledActor):
         self._partition: RpcConnection | None = None
         self._partition_epoch = 0
         self._trace: Trace | None = None
-        self._seeing: asyncio.Task[Any] | None = None
-        self._ending = False
+        self._partition_key = ActorKey.of_partition(key.topic_name, key.topic_incarnation)
+        self._name = {"name": key.subscription, "incarnation": key.subscription_incarnation}
+        resume = partial(actor_system.call, self._partition_key, "resume_dead_letters", self._name)
+        self._dead_letters = DeadLetterResumption(self, resume, lambda: self._partition is not None)
+        self._undoing = UndoRequests(self)
 
     async def start(self) -> Address:
         """Recover, listen, and resume the moves of dead letters."""
@@ -50,7 +48,7 @@ class SubscriptionActor(JournaledActor):
         activation = f"{self.key.subscription_incarnation}.{self.runtime.journal.epoch}"
         self._exporter = Exporter(activation, self._tell_progressed)
         self.runtime.on_applied = self._exporter.applied
-        self._see_to_dead_letters()
+        self._dead_letters.begin()
         return address
 
     def _tell_progressed(self) -> None:
@@ -62,34 +60,13 @@ class SubscriptionActor(JournaledActor):
         cluster, token = request.cluster, request.token
         return await self._exporter.next(self.runtime, cluster, token, request.known_from, failed)
 
-    def _see_to_dead_letters(self) -> None:
-        seeing = self._seeing is not None and not self._seeing.done()
-        if self.runtime.state.dead.intended and not seeing and not self._ending:
-            self._seeing = self.spawn(self._wake_partition())
-
-    async def _wake_partition(self) -> None:
-        """Have the partition connect as long as dead letters wait for it."""
-        backoff = self.actor_system.backoff()
-        while self._partition is None and self.runtime.state.dead.intended:
-            with contextlib.suppress(*TRANSIENT):
-                await self.actor_system.call(
-                    self._partition_key(), "resume_dead_letters", self._name()
-                )
-            await backoff.wait()
-
-    def _partition_key(self) -> ActorKey:
-        return ActorKey.of_partition(self.key.topic_name, self.key.topic_incarnation)
-
-    def _name(self) -> dict[str, Any]:
-        return {"name": self.key.subscription, "incarnation": self.key.subscription_incarnation}
-
     async def ask_whether_it_exists(self) -> None:
         """Ask the partition, which has the names of its subscriptions.
 
         Raises `WasDeleted` with FENCED: the caller was superseded.
         """
         try:
-            await self.actor_system.ask(self._partition_key(), "has_subscription", self._name())
+            await self.actor_system.ask(self._partition_key, "has_subscription", self._name)
         except RemoteError as error:
             if error.kind == Reason.NOT_FOUND:
                 raise WasDeleted(Reason.FENCED, f"{self.key} was deleted") from error
@@ -117,9 +94,9 @@ class SubscriptionActor(JournaledActor):
     async def _answer(self, dispatcher: SubscriptionDispatcher, request: Request[Any]) -> Any:
         match request:
             case m.PlanUndo():
-                return await self._plan_undo(request)
+                return await self._undoing.preview(request)
             case m.UndoMoves():
-                return await self._undo(dispatcher, request)
+                return await self._undoing.undo(dispatcher, request)
             case m.ExportProgress():
                 return await self._export_part(request)
         return await dispatcher.on_request(request)
@@ -146,56 +123,10 @@ class SubscriptionActor(JournaledActor):
     def receive(self, rpc_connection: RpcConnection, notice: Message) -> None:
         """Handle a notice of the partition; those of a former partition's link are void."""
         if rpc_connection is self._partition and self._dispatcher is not None:
-            failing = self._failing_deliveries(self._dispatcher, notice)
+            attentive = self._exporter.attentive
+            failing = _failing_deliveries(self._dispatcher, notice) if attentive else []
             self._dispatcher.on_notice(notice)
             self._exporter.touch(failing)
-
-    def _failing_deliveries(
-        self, dispatcher: SubscriptionDispatcher, notice: Message
-    ) -> list[Range]:
-        """The deliveries that may fail because of a notice."""
-        if not isinstance(notice, m.Detach | m.Redeliver) or not self._exporter.attentive:
-            return []
-        if isinstance(notice, m.Redeliver) and notice.ranges is not None:
-            return pairs(notice.ranges)
-        return dispatcher.held_by(notice.number)
-
-    # -- undoing moves of the cursor ---------------------------------------------------
-
-    async def _plan_undo(self, request: m.PlanUndo) -> dict[str, Any] | None:
-        """What undoing would change; None if nothing moved since. Raises `RemoteError` if the
-        subscription would refuse it."""
-        try:
-            plan = await self._plan(PointInTime(request.sequence, request.at_ms))
-        except NothingMoved:
-            return None
-        accepted(decide_restore(plan.expected, plan.command(request.gone)).reply)
-        return plan.described()
-
-    async def _undo(
-        self, dispatcher: SubscriptionDispatcher, request: m.UndoMoves
-    ) -> dict[str, Any]:
-        """Move the cursor back; returns what changed. Raises `RemoteError`: BUSY if
-        acknowledgements keep changing the cursor."""
-        for _ in range(_UNDO_TRIES):
-            try:
-                plan = await self._plan(PointInTime(request.sequence, request.at_ms))
-            except NothingMoved as error:
-                raise RemoteError(Reason.NOT_FOUND, str(error)) from error
-            try:
-                await dispatcher.restore(plan.command(request.gone, shared=request.shared))
-                return plan.described()
-            except RemoteError as error:
-                if error.kind != Reason.CONFLICT:
-                    raise
-        raise RemoteError(Reason.BUSY, "acknowledgements keep coming; try again")
-
-    async def _plan(self, point_in_time: PointInTime) -> Plan:
-        await self.runtime.read(lambda state: None)  # what was decided before is durable then
-        try:
-            return await plan_undo(self.actor_system.store, self.key, point_in_time)
-        except NoHistory as error:
-            raise RemoteError(Reason.NOT_FOUND, str(error)) from error
 
     # -- the connection of the partition -----------------------------------------------
 
@@ -209,18 +140,9 @@ class SubscriptionActor(JournaledActor):
         if self._trace is None:
             self._trace = Trace(self.runtime, self.actor_system.clock_ms)
         if self._suspects is None:
-            self._suspects = self._suspects_of_before()
+            self._suspects = _suspects_of_before(self.runtime.state)
         self._dispatcher = SubscriptionDispatcher(
             self.runtime, self.key.partition, rpc_connection.tell, self._trace, self._suspects
-        )
-
-    def _suspects_of_before(self) -> Suspects:
-        """Entries that were delivered before this activation: their consumers may have failed."""
-        state = self.runtime.state
-        return Suspects(
-            (*part, run.times)
-            for run in state.deliveries
-            for part in state.cursor.unacked_ranges(run.first, run.end)
         )
 
     def _check_epoch(self, epoch: int) -> None:
@@ -234,7 +156,7 @@ class SubscriptionActor(JournaledActor):
         if rpc_connection is self._partition:
             self._partition = None
             self._close_dispatcher()
-            self._see_to_dead_letters()
+            self._dead_letters.begin()
 
     def _close_dispatcher(self) -> None:
         dispatcher, self._dispatcher = self._dispatcher, None
@@ -245,19 +167,38 @@ class SubscriptionActor(JournaledActor):
 
     async def stop(self) -> None:
         """Stop as every actor does; the deliveries under way don't count as failed."""
-        self._ending = True
+        self._dead_letters.close()
         if self._dispatcher is not None:
             self._dispatcher.retire()
         await super().stop()
 
     def abort(self) -> None:
         """Stop as a crash would."""
-        self._ending = True
+        self._dead_letters.close()
         super().abort()
 
     def idle(self) -> bool:
         """Whether no partition and no caller is connected."""
         return not self.rpc_connections.rpc_connections
+
+
+def _failing_deliveries(dispatcher: SubscriptionDispatcher, notice: Message) -> list[Range]:
+    """The deliveries that may fail because of a notice."""
+    match notice:
+        case m.Redeliver(ranges=ranges) if ranges is not None:
+            return pairs(ranges)
+        case m.Detach() | m.Redeliver():
+            return dispatcher.held_by(notice.number)
+    return []
+
+
+def _suspects_of_before(state: SubscriptionState) -> Suspects:
+    """Entries that were delivered before this activation: their consumers may have failed."""
+    return Suspects(
+        (*part, run.times)
+        for run in state.deliveries
+        for part in state.cursor.unacked_ranges(run.first, run.end)
+    )
 
 
 def _send_nowhere(notice: Message) -> None:

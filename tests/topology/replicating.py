@@ -121,7 +121,7 @@ class Cluster(Official):
     def status(self, topic: str, remote: str) -> dict[str, Any]:
         """What the replicator says of itself; empty if it doesn't run."""
         actor = self.replicator(topic, remote)
-        replicator = None if actor is None else actor._replicator
+        replicator = None if actor is None else actor.control.replicator
         return {} if replicator is None else replicator.status()
 
     def publish_raw(self, topic: str, payload: bytes, **fields: Any) -> None:

@@ -19,7 +19,7 @@ from tests.topology.replicating import (
     soon,
 )
 from velaray.events.ids import ActorKey, ActorKind
-from velaray.geo.replication import replicator_actor
+from velaray.geo.replication import replicator_control
 from velaray.topology.rpc import RemoteError
 from velaray.wire.replication import SOURCE_POSITION
 
@@ -338,7 +338,7 @@ def test_three_clusters_in_a_full_mesh_have_everything_once(trio: list[Cluster])
 def test_a_partition_that_is_unloaded_with_a_backlog_comes_back(
     pair: list[Cluster], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replicator_actor, "UNLOADED_S", 0.2)
+    monkeypatch.setattr(replicator_control, "UNLOADED_S", 0.2)
     a, b = pair
     a.replicate(topic, {"b": b.describe(service_url="pulsar://127.0.0.1:1")})
     a.publish(topic, [b"x"])

@@ -46,9 +46,9 @@ def told(cluster: Cluster, topic: str, remote: str) -> bool:
     """Whether the other cluster has confirmed all progress that there is."""
     now = cluster.call(cluster.partition(topic), "replicated_subscriptions", {"all": False})
     actor = cluster.replicator(topic, remote)
-    if actor is None or actor._replicator is None:
+    if actor is None or actor.control.replicator is None:
         return False
-    followed = dict(actor._replicator.side_work.progress._followed)
+    followed = dict(actor.control.replicator.side_work.progress._followed)
     return {name: each.confirmed for name, each in followed.items()} == now
 
 
