@@ -91,7 +91,7 @@ def test_orphans_are_found_and_repaired(cluster: LocalCluster, run: Run) -> None
     assert [each["ledgerId"] for each in found["ledgers"]["orphan"]] == [first, second]
     assert found["totals"]["orphan"]["bytes"] > 0
     assert f"{first} of {key.text()}" in run("audit", code=3).output
-    assert "2 orphans are to be deleted now" in run("audit", "--repair").output
+    assert "enqueued the deletion of 2 orphans" in run("audit", "--repair").output
     wait_until(lambda: stored(cluster, key) == rest)
     assert lost(as_json(run("audit", "--json"))) == 0
 
@@ -204,9 +204,9 @@ def test_a_dead_letter_is_tried_again_once_the_fault_is_gone(
     assert str(first) in run("dlq", "list").output
     found = as_json(run("audit", "--json"))
     assert found["totals"]["dead-letter"]["ledgers"] == 1 and lost(found) == 0
-    assert "given up: dead letter" in run("describe", str(first)).output
+    assert "deletion failed: dead letter" in run("describe", str(first)).output
     refusing.times = 0
-    assert run("dlq", "retry", letter["id"]).output == "1 deletions are tried again\n"
+    assert run("dlq", "retry", letter["id"]).output == "retrying 1 deletions\n"
     wait_until(lambda: first not in stored(cluster, key))
     assert as_json(run("dlq", "list", "-o", "json")) == []
     assert lost(as_json(run("audit", "--json"))) == 0
@@ -245,8 +245,8 @@ def test_a_dead_letter_that_is_forgotten_leaves_an_orphan(cluster: LocalCluster,
 
 def test_dead_letters_are_named_or_all_are_meant(run: Run, admin: Admin) -> None:
     for command in ("retry", "forget"):
-        assert "say --all" in run("dlq", command, code=2).output
-        assert "say --all" in run("dlq", command, "1:2:3", "--all", code=2).output
+        assert "give --all" in run("dlq", command, code=2).output
+        assert "give --all" in run("dlq", command, "1:2:3", "--all", code=2).output
         assert "no dead letter '1:2:3'" in run("dlq", command, "1:2:3", code=1).output
     assert admin.retry_dead_ledgers() == admin.forget_dead_ledgers() == 0
 

@@ -134,7 +134,7 @@ def test_a_schema_is_tried_on_what_is_kept(
     run_world(cluster, topic, publish)
     run("delete", topic)
     told = run("check", topic, files(TWO), "--against-history", code=1).output
-    assert "4 retained messages read, 1 can't be" in told
+    assert "read 4 retained messages, 1 can't be decoded" in told
     assert "(version 1): the payload ends too early" in told
     found = shown(run("check", topic, files(THREE), "--against-history", "-o", "json", code=1))
     assert [each["version"] for each in found["problems"]] == [0]

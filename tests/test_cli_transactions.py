@@ -94,7 +94,7 @@ def test_a_transaction_is_described(run: Run, transaction: Transaction) -> None:
     lines = run("describe", text(transaction)).output.splitlines()
     assert lines[0] == "transaction ({},{}): OPEN".format(*transaction.txn_id)
     assert re.fullmatch(r"begun: 20\d\d-\S+, [\d.]+ s ago", lines[1])
-    assert re.fullmatch(r"aborted in [\d.]+ s if nobody ends it before", lines[2])
+    assert re.fullmatch(r"aborted in [\d.]+ s unless it ends earlier", lines[2])
     assert re.fullmatch(rf"messages in {TOPIC}: 1 entries, the first at \d+:\d+", lines[3])
     assert lines[4:] == [f"acknowledgements in s of {TOPIC}: 1 entries"]
     transaction.commit()

@@ -132,7 +132,7 @@ def _missing(b: LocalCluster, data: Path) -> dict[str, Any]:
     arguments = ["tenants", "failover", "acme", "--lost", "a", "--source-data", str(data)]
     told = CliRunner(env=where).invoke(main, arguments)
     assert told.exit_code == 0, (told.output, told.exception)
-    assert "acme is at home in b; a is taken for lost" in told.output
+    assert "the home of acme is b; a counts as lost" in told.output
     told = CliRunner(env=where).invoke(main, [*arguments, "-o", "json"])
     (found,) = json.loads(told.stdout)["missing"]
     return dict(found)

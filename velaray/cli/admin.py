@@ -56,7 +56,7 @@ class TimeType(click.ParamType):
         )
 
 
-_force = click.option("--force", is_flag=True, help="Also while clients are connected.")
+_force = click.option("--force", is_flag=True, help="Delete it even if clients are connected.")
 
 # -- topics ------------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ def list_topics(show: Output, admin: Admin, namespace: str) -> None:
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="How many partitions; 0 makes a plain topic.",
+    help="Number of partitions; 0: a topic without partitions.",
 )
 @with_admin
 def create_topic(show: Output, admin: Admin, topic: str, partitions: int) -> None:
@@ -173,10 +173,12 @@ def _subscription_row(topic: str, name: str, stats: dict[str, Any]) -> dict[str,
 
 @topics.command("partitions")
 @click.argument("topic")
-@click.option("--grow", type=click.IntRange(min=1), help="Have this many partitions from now on.")
+@click.option(
+    "--grow", type=click.IntRange(min=1), help="Increase the number of partitions to this."
+)
 @with_admin
 def topic_partitions(show: Output, admin: Admin, topic: str, grow: int | None) -> None:
-    """Show how many partitions TOPIC has (0: it's plain), or add some."""
+    """Show the number of partitions of TOPIC (0: it isn't partitioned), or add some."""
     if grow is not None:
         admin.grow_partitions(topic, grow)
     count = admin.partitions(topic)
@@ -260,7 +262,9 @@ def delete_subscription(
 @click.argument("topic")
 @click.argument("subscription")
 @click.option("--to", type=MessageIdType(), help="Next message: earliest, latest or ledger:entry.")
-@click.option("--time", type=TimeType(), help="Next is what was published at or after this time.")
+@click.option(
+    "--time", type=TimeType(), help="Next message: the first one published at or after this time."
+)
 @with_admin
 def seek(
     show: Output,
@@ -308,14 +312,14 @@ def skip(
     "seconds",
     type=click.IntRange(min=0),
     required=True,
-    help="Age in seconds, by the time of publishing.",
+    help="Expire messages that were published more than this many seconds ago.",
 )
 @with_admin
 def expire(show: Output, admin: Admin, topic: str, subscription: str | None, seconds: int) -> None:
     """Expire old messages of TOPIC for SUBSCRIPTION, or for all subscriptions."""
     admin.expire(topic, subscription, seconds)
     whose = subscription or "all subscriptions"
-    show.done(f"expired what is older than {seconds} s for {whose}", expired=whose, topic=topic)
+    show.done(f"expired messages older than {seconds} s for {whose}", expired=whose, topic=topic)
 
 
 # -- tenants and namespaces --------------------------------------------------------
@@ -338,7 +342,9 @@ def list_tenants(show: Output, admin: Admin) -> None:
 @tenants.command("create")
 @click.argument("tenant")
 @click.option("--admin-role", "roles", multiple=True, help="A role that administers it.")
-@click.option("--cluster", "clusters", multiple=True, help="A cluster it may use (all if absent).")
+@click.option(
+    "--cluster", "clusters", multiple=True, help="A cluster that it may use; default: all."
+)
 @with_admin
 def create_tenant(
     show: Output, admin: Admin, tenant: str, roles: tuple[str, ...], clusters: tuple[str, ...]
@@ -351,7 +357,7 @@ def create_tenant(
 @tenants.command("update")
 @click.argument("tenant")
 @click.option("--admin-role", "roles", multiple=True, help="A role that administers it.")
-@click.option("--cluster", "clusters", multiple=True, help="A cluster it may use.")
+@click.option("--cluster", "clusters", multiple=True, help="A cluster that it may use.")
 @with_admin
 def update_tenant(
     show: Output, admin: Admin, tenant: str, roles: tuple[str, ...], clusters: tuple[str, ...]
@@ -380,7 +386,7 @@ def set_home(show: Output, admin: Admin, tenant: str, cluster: str) -> None:
     This moves no data: CLUSTER must have the tenant's data.
     """
     admin.set_tenant_home(tenant, cluster)
-    show.done(f"{tenant} is at home in {cluster}", tenant=tenant, home=cluster)
+    show.done(f"the home of {tenant} is {cluster}", tenant=tenant, home=cluster)
 
 
 @tenants.command("delete")
@@ -417,7 +423,9 @@ def create_namespace(show: Output, admin: Admin, namespace: str) -> None:
 
 @namespaces.command("delete")
 @click.argument("namespace")
-@click.option("--force", is_flag=True, help="With all its topics, whoever is connected to them.")
+@click.option(
+    "--force", is_flag=True, help="Delete all its topics, too, even if clients are connected."
+)
 @with_admin
 def delete_namespace(show: Output, admin: Admin, namespace: str, force: bool) -> None:
     """Delete NAMESPACE, which must have no topics unless --force."""

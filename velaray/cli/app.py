@@ -47,20 +47,21 @@ def main() -> None:
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("velaray-data"),
     show_default=True,
-    help="Directory that holds the journals; created if need be.",
+    help="Directory of the journals; created if missing.",
 )
 @click.option(
     "--name",
     default="standalone",
     show_default=True,
-    help="The cluster's name, as other clusters know it; the data keeps it.",
+    help="The cluster's name for other clusters. It can't change once there is data.",
 )
 @click.option(
     "--cluster-number",
     type=click.IntRange(0, 2046),
     default=0,
     show_default=True,
-    help="Different for all clusters that replicate to each other; the data keeps it.",
+    help="The cluster's number; clusters that replicate to each other need different ones. It "
+    "can't change once there is data.",
 )
 @click.option(
     "--service-port",
@@ -84,8 +85,8 @@ def main() -> None:
     "--replication-secret",
     type=_FILE,
     callback=lambda context, parameter, given: b"" if given is None else read_secret(given),
-    help="Key that all clusters share which replicate to each other. Without it, replicators of "
-    "other clusters are refused.",
+    help="File with the key that all clusters share that replicate to each other. Without it, "
+    "replicators of other clusters are refused.",
 )
 @click.option("--tunnel", is_flag=True, help="Let clients reach topics through the service port.")
 @click.option(
@@ -94,63 +95,63 @@ def main() -> None:
     multiple=True,
     metavar="NAME=URL",
     callback=lambda context, parameter, given: _listeners(given),
-    help="As --tunnel, for clients that ask for listener NAME; URL (pulsar://host:port) is where "
-    "their network reaches the service port. May be given several times.",
+    help="Like --tunnel, for clients with listener name NAME; URL (pulsar://host:port) is the "
+    "address of the service port in their network. May be repeated.",
 )
 @click.option(
     "--passivate-after",
     type=click.FloatRange(min=0, min_open=True),
     default=300.0,
     show_default=True,
-    help="Seconds after which an actor that nobody uses leaves memory.",
+    help="Seconds after which an unused actor is stopped to free its memory.",
 )
 @click.option(
     "--partition-sync",
     type=click.Choice(["always", "interval"]),
     default="always",
     show_default=True,
-    help="When to sync what is published: before every receipt, or on a timer. With a timer, a "
-    "loss of power takes back what was published since; a crash of a process doesn't.",
+    help="When to sync published messages to disk: before every receipt, or on a timer. With a "
+    "timer, a power loss loses messages published since the last sync; a process crash loses none.",
 )
 @click.option(
     "--sync-interval-ms",
     type=click.IntRange(min=1),
     default=1000,
     show_default=True,
-    help="The timer of --partition-sync interval, in milliseconds.",
+    help="Milliseconds between syncs with --partition-sync interval.",
 )
 @click.option(
     "--compaction-retain-null-key",
     is_flag=True,
-    help="Let compaction keep messages without key; otherwise it drops them.",
+    help="Keep messages without a key in compaction; by default it drops them.",
 )
 @click.option(
     "--max-active-transactions",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Of one coordinator at once; 0 allows any number. Clients wait to begin another one.",
+    help="Limit of open transactions per coordinator; further clients wait. 0: no limit.",
 )
 @click.option(
     "--undelete-window",
     type=click.FloatRange(min=0),
     default=0.0,
     show_default=True,
-    help="Seconds for which a deleted topic can be undeleted; its storage is freed then.",
+    help="Seconds for which a deleted topic can be undeleted; its storage is freed afterwards.",
 )
 @click.option(
     "--deletion-retry",
     type=click.FloatRange(min=0, min_open=True),
     default=600.0,
     show_default=True,
-    help="Seconds until a ledger that couldn't be deleted is tried again.",
+    help="Seconds until a failed deletion of a ledger is retried.",
 )
 @click.option(
     "--deleters",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="How many actors delete ledgers, some 250 a second each.",
+    help="Number of actors that delete ledgers; each deletes about 250 a second.",
 )
 def start(
     data: Path,
@@ -270,7 +271,7 @@ def _auth(secret: Path | None, public_key: Path | None) -> AuthSettings | None:
 @main.command()
 @with_admin
 def status(show: Output, admin: Admin) -> None:
-    """Show whether the cluster answers, and what it holds."""
+    """Check that the cluster answers, and show its tenants and topics."""
     admin.health()
     spaces = [space for tenant in admin.tenants() for space in admin.namespaces(tenant)]
     held = [admin.topics(space) for space in spaces]

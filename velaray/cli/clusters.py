@@ -20,7 +20,7 @@ _COLUMNS = {
 _token = click.option(
     "--cluster-token",
     type=click.File("r", encoding="utf-8"),
-    help="File with the token that this cluster presents to that one (-: standard input). "
+    help="File with the token that this cluster sends to CLUSTER (-: standard input). "
     "It is never shown.",
 )
 _progress = click.Choice(["exact", "snapshots"])
@@ -60,8 +60,8 @@ def _row(name: str, found: dict[str, Any]) -> dict[str, Any]:
     type=_progress,
     default="exact",
     show_default=True,
-    help="How far subscriptions are is told it exactly, or by Pulsar's snapshots, if that is all "
-    "it knows.",
+    help="How subscription progress is sent to CLUSTER: all of it, or by Pulsar's snapshots, "
+    "if it supports nothing else.",
 )
 @with_admin
 def create_cluster(
@@ -89,8 +89,8 @@ def create_cluster(
 @click.option("--service-url", help="Where its clients connect: pulsar://host:port.")
 @click.option("--cluster-admin-url", help="Its admin interface: http://host:port.")
 @_token
-@click.option("--no-cluster-token", is_flag=True, help="Present no token to it any more.")
-@click.option("--progress", type=_progress, help="How it is told how far subscriptions are.")
+@click.option("--no-cluster-token", is_flag=True, help="Send no token to it any more.")
+@click.option("--progress", type=_progress, help="How subscription progress is sent to it.")
 @with_admin
 def update_cluster(
     show: Output,

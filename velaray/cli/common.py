@@ -96,20 +96,20 @@ _output = click.option(
     type=click.Choice(["table", "json"]),
     default="table",
     show_default=True,
-    help="Form of the result.",
+    help="Output format.",
 )
 _token = click.option(
     "--token",
     envvar="VELARAY_TOKEN",
     show_envvar=True,
-    help="JSON web token, where the cluster asks for one.",
+    help="JSON web token, if the cluster requires one.",
 )
 
 
 _timeout = click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
-    help=f"Seconds that the cluster may take to answer.  [default: {_ANSWER_S:g}]",
+    help=f"Seconds to wait for the cluster's answers.  [default: {_ANSWER_S:g}]",
 )
 
 
@@ -141,7 +141,7 @@ def with_admin(command: Command) -> Command:
         default=DEFAULT_URL,
         show_default=True,
         show_envvar=True,
-        help="Where the admin interface answers.",
+        help="URL of the admin interface.",
     )
     @_token
     @with_output
@@ -178,7 +178,7 @@ def with_service_and_timeout(command: Command, least_s: float = _LEAST_ANSWER_S)
         default=DEFAULT_SERVICE_URL,
         show_default=True,
         show_envvar=True,
-        help="Where clients connect.",
+        help="URL of the service.",
     )
     @_token
     @with_output

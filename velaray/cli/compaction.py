@@ -33,13 +33,13 @@ def _show(show: Output, topic: str, found: dict[str, str]) -> None:
     show.done(f"{topic}: {found['status']}", topic=topic, **found)
 
 
-_wait = click.option("--wait", is_flag=True, help="Return when it is over, and say how it went.")
+_wait = click.option("--wait", is_flag=True, help="Wait until it ends, and show the result.")
 _timeout = click.option(
     "--timeout",
     type=click.FloatRange(min=1),
     default=600.0,
     show_default=True,
-    help="Seconds to wait at most.",
+    help="Maximum seconds to wait.",
 )
 
 
@@ -49,7 +49,7 @@ _timeout = click.option(
 @_timeout
 @with_admin
 def compact(show: Output, admin: Admin, topic: str, wait: bool, timeout: float) -> None:
-    """Start to compact TOPIC: readers of what is compacted get every key's newest value.
+    """Start to compact TOPIC: readers of the compacted topic get the newest message of each key.
 
     The log stays unchanged for all other readers and consumers.
     """

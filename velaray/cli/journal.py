@@ -128,7 +128,7 @@ with_data = click.option(
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=Path("velaray-data"),
     show_default=True,
-    help="Directory that holds the journals.",
+    help="Directory of the journals.",
 )
 
 
@@ -145,8 +145,10 @@ def list_journals(show: Output, data: Path) -> None:
 @journal.command("show")
 @click.argument("key")
 @with_data
-@click.option("--from", "first", type=click.IntRange(min=0), default=0, help="First event.")
-@click.option("--to", "last", type=click.IntRange(min=0), help="Last event.")
+@click.option(
+    "--from", "first", type=click.IntRange(min=0), default=0, help="Number of the first event."
+)
+@click.option("--to", "last", type=click.IntRange(min=0), help="Number of the last event.")
 @with_output
 def show_events(show: Output, key: str, data: Path, first: int, last: int | None) -> None:
     """Print the events of KEY's journal, one JSON object a line with -o json."""
@@ -235,7 +237,7 @@ async def _verify(store: FileStore, key: str | None) -> list[dict[str, Any]]:
     "--to",
     "last",
     type=click.IntRange(min=0),
-    help="The last event that counts; the newest one if absent.",
+    help="Show the state after this event; default: the newest one.",
 )
 @with_output
 def replay_journal(show: Output, key: str, data: Path, last: int | None) -> None:

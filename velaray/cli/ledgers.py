@@ -27,15 +27,15 @@ def ledgers() -> None:
 # -- audit ------------------------------------------------------------------------
 
 _NAMED = {
-    "orphan": "nobody will delete them: --repair has that done",
-    "missing": "they are listed, and not stored",
+    "orphan": "no manifest lists them and no deletion is pending: --repair deletes them",
+    "missing": "a manifest lists them, but they are not stored",
     "dead-letter": "they couldn't be deleted: see velaray ledgers dlq list",
 }
 
 
 @ledgers.command("audit")
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
-@click.option("--repair", is_flag=True, help="Have orphans deleted.")
+@click.option("--repair", is_flag=True, help="Delete the orphans.")
 @with_admin
 def audit(show: Output, admin: Admin, as_json: bool, repair: bool) -> None:
     """Compare the stored ledgers with the manifests and the pending deletions.
@@ -79,7 +79,7 @@ def _print(show: Output, found: Found) -> None:
         for each in found["unreadable"]:
             click.echo(f"  {each['journal']}: {each['why']}")
     if "announced" in found:
-        click.echo(f"{found['announced']} orphans are to be deleted now")
+        click.echo(f"enqueued the deletion of {found['announced']} orphans")
 
 
 # -- waiting -----------------------------------------------------------------------
@@ -92,7 +92,7 @@ LOOK_EVERY_S = 0.5
 @click.option(
     "--within",
     type=click.FloatRange(min=0, min_open=True),
-    help="Seconds to wait at most.  [default: as long as it takes]",
+    help="Maximum seconds to wait.  [default: no limit]",
 )
 @with_admin
 def wait(show: Output, admin: Admin, within: float | None) -> None:
@@ -115,7 +115,7 @@ def wait(show: Output, admin: Admin, within: float | None) -> None:
             took = monotonic() - looked
             most = max(most, left, key=lambda found: found["ledgers"])
     dead = left["dead"]
-    said = f"{left['ledgers']} ledgers wait for their deletion ({first['ledgers']} did before)"
+    said = f"{left['ledgers']} ledgers wait for deletion ({first['ledgers']} at the start)"
     if dead:
         said += f"; {dead} couldn't be deleted: see velaray ledgers dlq list"
     show.done(said, left=left["ledgers"], bytes=left["bytes"], before=first["ledgers"], dead=dead)
@@ -164,13 +164,13 @@ def _lines(found: Found) -> Iterator[str]:
         if found["deadJournal"]:
             yield "its actor was deleted"
     for each in found["pending"]:
-        yield f"to be deleted: event {each['id']}, {_since(each)}"
+        yield f"deletion pending: event {each['id']}, {_since(each)}"
     for each in found["deadLetters"]:
-        yield f"given up: dead letter {each['id']}, {_since(each)}"
+        yield f"deletion failed: dead letter {each['id']}, {_since(each)}"
 
 
 def _since(event: Found) -> str:
-    tries = f", tried again {event['tries']} times" if event["tries"] else ""
+    tries = f", retried {event['tries']} times" if event["tries"] else ""
     return f"of {time_text(event['publishTime'])}{tries}"
 
 
@@ -192,7 +192,7 @@ def list_dead(show: Output, admin: Admin) -> None:
         "component": "COMPONENT",
         "topicName": "TOPIC",
         "cursorName": "SUBSCRIPTION",
-        "since": "GIVEN UP AT",
+        "since": "FAILED AT",
     }
     found = admin.dead_ledgers()
     if show.as_json:
@@ -202,12 +202,12 @@ def list_dead(show: Output, admin: Admin) -> None:
 
 
 _ids = click.argument("ids", nargs=-1)
-_all = click.option("--all", "every", is_flag=True, help="All of them.")
+_all = click.option("--all", "every", is_flag=True, help="All dead letters.")
 
 
 def _wanted(ids: tuple[str, ...], every: bool) -> list[str] | None:
     if every == bool(ids):
-        raise click.UsageError("name dead letters by their IDs, or say --all")
+        raise click.UsageError("name dead letters by their IDs, or give --all")
     return None if every else list(ids)
 
 
@@ -218,7 +218,7 @@ def _wanted(ids: tuple[str, ...], every: bool) -> list[str] | None:
 def retry(show: Output, admin: Admin, ids: tuple[str, ...], every: bool) -> None:
     """Retry the deletions of dead letters IDS."""
     count = admin.retry_dead_ledgers(_wanted(ids, every))
-    show.done(f"{count} deletions are tried again", retried=count)
+    show.done(f"retrying {count} deletions", retried=count)
 
 
 @dlq.command("forget")
@@ -228,4 +228,4 @@ def retry(show: Output, admin: Admin, ids: tuple[str, ...], every: bool) -> None
 def forget(show: Output, admin: Admin, ids: tuple[str, ...], every: bool) -> None:
     """Remove dead letters IDS from the list; their ledgers stay as orphans."""
     count = admin.forget_dead_ledgers(_wanted(ids, every))
-    show.done(f"{count} dead letters are forgotten", forgotten=count)
+    show.done(f"removed {count} dead letters", forgotten=count)

@@ -68,7 +68,7 @@ def _lines() -> Iterator[bytes]:
     type=click.IntRange(min=0),
     default=1,
     show_default=True,
-    help="End after so many messages; 0 goes on for ever.",
+    help="Stop after this many messages; 0: never stop.",
 )
 @click.option(
     "--type",
@@ -76,19 +76,19 @@ def _lines() -> Iterator[bytes]:
     type=click.Choice(list(_TYPES)),
     default="exclusive",
     show_default=True,
-    help="How the subscription shares messages out.",
+    help="Type of the subscription.",
 )
 @click.option(
     "--start",
     type=click.Choice(list(_STARTS)),
     default="latest",
     show_default=True,
-    help="Where the subscription starts if it's new.",
+    help="Where a new subscription starts.",
 )
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
-    help="Fail when the cluster doesn't answer, or no message comes, for so many seconds.",
+    help="Fail if the cluster doesn't answer, or no message comes, for this many seconds.",
 )
 @with_service_and_timeout
 def consume(

@@ -32,23 +32,25 @@ _COUNTS = ("namespaces", "topics", "partitions", "subscriptions", "entries")
 @tenants.command("migrate")
 @click.argument("tenant")
 @click.option("--to", "cluster", help="The cluster to move to; it must be registered here.")
-@click.option("--dry-run", is_flag=True, help="Look whether it can move; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Only check whether it can move; change nothing.")
 @click.option(
     "--progress",
     type=click.Choice(["exact", "snapshots"]),
     default="exact",
     show_default=True,
-    help="What the other cluster is told of subscriptions: all, or their mark-delete alone.",
+    help="Subscription progress to copy: all of it, or mark-delete positions only.",
 )
 @click.option(
     "--max-lag",
     type=click.IntRange(min=0),
     default=1000,
     show_default=True,
-    help="Keep clients away only once at most so many entries are missing there.",
+    help="Reject clients only when the target lacks at most this many entries.",
 )
-@click.option("--wait/--no-wait", default=True, help="Wait until it's over.", show_default=True)
-@click.option("--roll-back", is_flag=True, help="Have a tenant that is moving stay after all.")
+@click.option("--wait/--no-wait", default=True, help="Wait until it ends.", show_default=True)
+@click.option(
+    "--roll-back", is_flag=True, help="Cancel the running migration; the tenant stays here."
+)
 @with_admin
 def migrate(
     show: Output,
@@ -92,7 +94,7 @@ def _examine(
     else:
         show.rows({name: name.upper() for name in _COUNTS}, [found])
         for problem in found["problems"]:
-            click.echo(f"in the way: {problem}")
+            click.echo(f"obstacle: {problem}")
         if not found["problems"]:
             click.echo(f"{tenant} can move to {cluster}")
     if found["problems"]:
@@ -133,11 +135,11 @@ def _line(found: dict[str, Any]) -> str:
 
 @tenants.command("failover")
 @click.argument("tenant")
-@click.option("--lost", help="The cluster that is lost, if this one doesn't know TENANT's home.")
+@click.option("--lost", help="The lost cluster, if this one doesn't know TENANT's home.")
 @click.option(
     "--source-data",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="The lost cluster's data directory: tell from it exactly what never arrived here.",
+    help="The lost cluster's data directory, to list exactly what never arrived here.",
 )
 @with_admin
 def fail_over(
@@ -153,7 +155,7 @@ def fail_over(
     if show.as_json:
         show.value(found if missing is None else {**found, "missing": missing})
         return
-    click.echo(f"{tenant} is at home in {found['home']}; {found['lost']} is taken for lost")
+    click.echo(f"the home of {tenant} is {found['home']}; {found['lost']} counts as lost")
     show.rows(_ARRIVED, [_arrived(each) for each in found["partitions"]])
     show.rows(_AGAIN, [row for each in found["partitions"] for row in _again(each)])
     if missing is not None:
@@ -166,19 +168,19 @@ _ARRIVED = {
     "newest": "NEWEST ARRIVED",
     "published": "PUBLISHED",
     "producers": "PRODUCERS",
-    "given_up": "TRANSACTIONS GIVEN UP",
+    "given_up": "ABANDONED TRANSACTIONS",
 }
 _AGAIN = {
     "topic": "TOPIC",
     "subscription": "SUBSCRIPTION",
     "told": "LAST PROGRESS",
     "entries": "ENTRIES",
-    "messages": "CAN COME AGAIN",
+    "messages": "MAY BE REDELIVERED",
 }
 _MISSING = {
     "topic": "TOPIC",
-    "entries": "ENTRIES NOT HERE",
-    "messages": "MESSAGES NOT HERE",
+    "entries": "MISSING ENTRIES",
+    "messages": "MISSING MESSAGES",
     "positions": "WHERE THEY WERE",
 }
 _UNSYNCED = {"topic": "TOPIC", "subscription": "SUBSCRIPTION", "messages": "COME AGAIN"}

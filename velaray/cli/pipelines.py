@@ -24,9 +24,16 @@ def pipelines() -> None:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="The query's checkpoint folder.",
 )
-@click.option("--sink", "sinks", multiple=True, help="Option name of a sink of the query's.")
+@click.option(
+    "--sink",
+    "sinks",
+    multiple=True,
+    help='The option "name" of a sink of the query; may be repeated.',
+)
 @click.option("--subscription", help="Instead of a checkpoint: the source's subscription.")
-@click.option("--topic", "topics", multiple=True, help="With --subscription: what it reads.")
+@click.option(
+    "--topic", "topics", multiple=True, help="With --subscription: a topic that it reads."
+)
 @with_service
 def release(
     show: Output,

@@ -24,7 +24,9 @@ def policies() -> None:
 
 @policies.command("list")
 @_where
-@click.option("--applied", is_flag=True, help="What holds there, wherever it is set.")
+@click.option(
+    "--applied", is_flag=True, help="Include values that WHERE inherits from wider levels."
+)
 @with_admin
 def list_policies(show: Output, admin: Admin, where: str, applied: bool) -> None:
     """List the policies that are set on WHERE."""
@@ -39,7 +41,9 @@ def list_policies(show: Output, admin: Admin, where: str, applied: bool) -> None
 @policies.command("get")
 @_where
 @click.argument("policy")
-@click.option("--applied", is_flag=True, help="What holds there, wherever it is set.")
+@click.option(
+    "--applied", is_flag=True, help="Include values that WHERE inherits from wider levels."
+)
 @with_admin
 def get_policy(show: Output, admin: Admin, where: str, policy: str, applied: bool) -> None:
     """Show POLICY of WHERE as JSON; null if it isn't set."""

@@ -28,11 +28,16 @@ def pulsar() -> None:
 
 @pulsar.command("import")
 @click.argument("tenant")
-@click.option("--from", "cluster", required=True, help="The cluster, as it is registered here.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
+@click.option(
+    "--from",
+    "cluster",
+    required=True,
+    help="The name under which the Pulsar cluster is registered here.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 @with_admin
 def import_tenant(show: Output, admin: Admin, tenant: str, cluster: str, dry_run: bool) -> None:
-    """Create here what TENANT has in another cluster, and pull its messages from there.
+    """Copy TENANT's metadata from another cluster to this one, and pull its messages.
 
     Namespaces, topics, schemas, subscriptions and policies are copied at once. Messages and the
     positions of subscriptions follow until `velaray pulsar finish`. Run it again after topics are
@@ -63,11 +68,16 @@ def _row(found: dict[str, Any]) -> dict[str, Any]:
 
 @pulsar.command("finish")
 @click.argument("tenant")
-@click.option("--from", "cluster", required=True, help="The cluster, as it is registered here.")
-@click.option("--force", is_flag=True, help="Go without what isn't here yet.")
+@click.option(
+    "--from",
+    "cluster",
+    required=True,
+    help="The name under which the Pulsar cluster is registered here.",
+)
+@click.option("--force", is_flag=True, help="Finish even if some data isn't here yet.")
 @with_admin
 def finish(show: Output, admin: Admin, tenant: str, cluster: str, force: bool) -> None:
-    """Stop pulling TENANT, and delete the subscriptions there that pulled.
+    """Stop pulling TENANT, and delete the subscriptions in the other cluster that pulled it.
 
     Refused while entries are missing here. Stop the producers there first, then the consumers.
     """

@@ -42,9 +42,11 @@ def schemas() -> None:
 
 @schemas.command("list")
 @_topic
-@click.option("--deleted", is_flag=True, help="Deleted versions, and the deletions, too.")
+@click.option("--deleted", is_flag=True, help="Include deleted versions and deletions.")
 @click.option(
-    "--as-of", type=PointInTimeType(), help="As it was: a time, or the number of an event."
+    "--as-of",
+    type=PointInTimeType(),
+    help="Show the versions at a time or after an event, by its number.",
 )
 @with_admin
 def list_schemas(
@@ -105,14 +107,16 @@ def _pretty(text: str) -> str:
 def _proposed(command: Command) -> Command:
     """Give ``command`` the arguments and options that describe a schema."""
     for option in (
-        click.option("--property", "pairs", multiple=True, help="name=value, may be repeated."),
+        click.option(
+            "--property", "pairs", multiple=True, help="A property, name=value; may be repeated."
+        ),
         click.option(
             "--type",
             "kind",
             type=click.Choice([str(each) for each in SchemaType], case_sensitive=False),
             default="AVRO",
             show_default=True,
-            help="What FILE is.",
+            help="Type of the schema.",
         ),
         click.argument(
             "file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -147,7 +151,7 @@ def upload_schema(
 
 @schemas.command("delete")
 @_topic
-@click.option("--force", is_flag=True, help="Noted, and nothing else.")
+@click.option("--force", is_flag=True, help="Recorded with the deletion; has no other effect.")
 @with_admin
 def delete_schema(show: Output, admin: Admin, topic: str, force: bool) -> None:
     """Delete all versions of TOPIC's schema; messages can still be decoded."""
@@ -161,7 +165,7 @@ def delete_schema(show: Output, admin: Admin, topic: str, force: bool) -> None:
 @click.argument("new", type=click.IntRange(min=0))
 @with_admin
 def diff_schemas(show: Output, admin: Admin, topic: str, old: int, new: int) -> None:
-    """Show how version NEW of TOPIC's schema differs from OLD, and their compatibility."""
+    """Show how version NEW of TOPIC's schema differs from OLD, and whether they are compatible."""
     found = [admin.schema(topic, version) for version in (old, new)]
     before, after = (_pretty(each["data"]).splitlines() for each in found)
     names = f"version {old}", f"version {new}"
@@ -197,7 +201,7 @@ def _info(found: Found) -> SchemaInfo:
     type=click.IntRange(min=0),
     default=100,
     show_default=True,
-    help="Of every partition so many, the oldest ones, are read with --against-history.",
+    help="Number of messages to read per partition with --against-history, oldest first.",
 )
 @click.option(
     "--service-url",
@@ -205,9 +209,11 @@ def _info(found: Found) -> SchemaInfo:
     default=DEFAULT_SERVICE_URL,
     show_default=True,
     show_envvar=True,
-    help="Where messages are read.",
+    help="URL of the service to read messages from.",
 )
-@click.option("--service-token", envvar="VELARAY_TOKEN", help="JSON web token for reading.")
+@click.option(
+    "--service-token", envvar="VELARAY_TOKEN", help="JSON web token for reading messages."
+)
 @with_admin
 def check_schema(
     show: Output,
@@ -257,7 +263,7 @@ def _told(show: Output, found: Found, trial: Trial, against_history: bool) -> No
     for each in found["problems"]:
         click.echo(f"  {each['message']}")
     if against_history:
-        click.echo(f"{trial.read} retained messages read, {len(trial.failures)} can't be")
+        click.echo(f"read {trial.read} retained messages, {len(trial.failures)} can't be decoded")
     for failure in trial.failures[:20]:
         click.echo(f"  {failure['id']} (version {failure['version']}): {failure['reason']}")
 

@@ -31,9 +31,9 @@ def tokens() -> None:
     "--secret-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     required=True,
-    help="The key that the cluster was started with (--token-secret).",
+    help="File with the cluster's key (--token-secret of velaray start).",
 )
-@click.option("--subject", required=True, help="Who the token stands for: its role.")
+@click.option("--subject", required=True, help="The client's role, which the token proves.")
 def create(secret_file: Path, subject: str) -> None:
     """Print a token that never expires."""
     secret = read_secret(secret_file)

@@ -44,10 +44,10 @@ _most = click.option(
     type=click.IntRange(min=1),
     default=1000,
     show_default=True,
-    help="Show so many, the oldest ones.",
+    help="Show at most this many, oldest first.",
 )
 _coordinator = click.option(
-    "--coordinator", type=click.IntRange(min=0), help="Only those of this coordinator."
+    "--coordinator", type=click.IntRange(min=0), help="Only transactions of this coordinator."
 )
 _COLUMNS = {
     "coordinator": "COORDINATOR",
@@ -65,7 +65,7 @@ _COLUMNS = {
 @click.option(
     "--state",
     type=click.Choice(["OPEN", "COMMITTING", "ABORTING"], case_sensitive=False),
-    help="Only those in this state.",
+    help="Only transactions in this state.",
 )
 @_coordinator
 @_most
@@ -83,7 +83,7 @@ def list_transactions(
     type=click.FloatRange(min=0),
     default=10.0,
     show_default=True,
-    help="Seconds since they began, at least.",
+    help="Minimum age in seconds.",
 )
 @_coordinator
 @_most
@@ -101,7 +101,7 @@ def _list(show: Output, found: Found) -> None:
     show.rows(_COLUMNS, [_row(known) for known in found["transactions"]])
     left_out = found["total"] - len(found["transactions"])
     if left_out:
-        click.echo(f"and {left_out} more, which are younger")
+        click.echo(f"and {left_out} younger ones")
 
 
 def _row(known: Found) -> dict[str, Any]:
@@ -136,13 +136,13 @@ def describe(show: Output, admin: Admin, transaction: TransactionId) -> None:
 
 def _lines(found: Found) -> Iterator[str]:
     owner = f", begun by {found['owner']}" if found["owner"] else ""
-    late = ", as its time was over" if found["timedOut"] else ""
+    late = ", by its timeout" if found["timedOut"] else ""
     yield f"transaction {found['txnId']}: {found['status']}{late}{owner}"
     if found["age"] is None:
         return  # it has ended
     yield f"begun: {time_text(found['openTimestamp'])}, {_seconds(found['age'])} ago"
     if found["timeLeft"] is not None:
-        yield f"aborted in {_seconds(found['timeLeft'])} if nobody ends it before"
+        yield f"aborted in {_seconds(found['timeLeft'])} unless it ends earlier"
     for topic, held in found["producedPartitions"].items():
         yield f"messages in {topic}: {_held(held, _entries(held))}"
     for topic, subscriptions in found["ackedPartitions"].items():
@@ -179,7 +179,7 @@ def _participant(one: Found) -> str:
 def _failures(one: Found) -> str:
     if not one["failures"]:
         return ""
-    return f"; told in vain {one['failures']} times, the last time: {one['lastError']}"
+    return f"; {one['failures']} attempts failed, the last one: {one['lastError']}"
 
 
 @transactions.command("abort")
@@ -192,12 +192,14 @@ def abort(show: Output, admin: Admin, transaction: TransactionId) -> None:
     """
     finished = admin.abort_transaction(transaction)
     text = f"({transaction.coordinator},{transaction.sequence})"
-    rest = "" if finished else "; describe tells which participants don't know yet"
+    rest = "" if finished else "; `velaray transactions describe` shows which participants are left"
     show.done(f"aborted {text}{rest}", aborted=text, finished=finished)
 
 
 @transactions.command("coordinators")
-@click.option("--scale", type=click.IntRange(min=1), help="Have so many: more than there are.")
+@click.option(
+    "--scale", type=click.IntRange(min=1), help="Increase the number of coordinators to this."
+)
 @with_admin
 def coordinators(show: Output, admin: Admin, scale: int | None) -> None:
     """Show the transaction coordinators and their statistics, or add some."""
