@@ -1,4 +1,4 @@
-"""The errors of work that concerns another cluster, after which another attempt makes sense."""
+"""The transient errors of work that concerns another cluster."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_the_rest_of_a_long_list_is_counted(
     run: Run, client: Client, transaction: Transaction
 ) -> None:
     others = [client.transaction() for _ in range(2)]
-    assert "and 2 more" in run("list", "--most", "1").output
+    assert "and 2 younger ones" in run("list", "--most", "1").output
     for other in others:
         other.abort()
 

@@ -68,8 +68,8 @@ class TopicStats:
         }
 
     def backlog(self, name: str) -> int | None:
-        """The number of entries behind the acknowledged ones of a subscription; None if it doesn't
-        exist. Raises `MalformedStats`."""
+        """The number of entries after the last acknowledged one of a subscription; None if it
+        doesn't exist. Raises `MalformedStats`."""
         if name not in self._cursors:
             return None
         ledger_id, entry_id = self._mark(name)

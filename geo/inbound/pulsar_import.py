@@ -65,7 +65,8 @@ class Report:
 async def take_over(
     actor_system: ActorSystem, tenant: str, cluster: str, token: str | None, *, dry_run: bool
 ) -> Report:
-    """Create a tenant with all that it has in ``cluster``, and replicate its topics from there.
+    """Create a tenant with everything that it has in ``cluster``, and replicate its topics from
+    there.
 
     ``token`` is the caller's, for this cluster. Raises `RemoteError`: NOT_FOUND for an
     unknown cluster or tenant, NOT_ALLOWED if this cluster has no number, CONFLICT if a resource

@@ -39,8 +39,8 @@ _VELARAYS = frozenset(
 
 @dataclass(slots=True)
 class FoundTopic:
-    """A topic: 0 ``partitions`` for a plain one. ``subscriptions`` are the durable ones of each
-    partition, by its name: their properties, by theirs. ``schemas`` are oldest first."""
+    """A topic; ``partitions`` is 0 if it isn't partitioned. ``subscriptions`` maps each partition's
+    name to its durable subscriptions and their properties. ``schemas`` are oldest first."""
 
     partitions: int
     policies: dict[str, Any]
@@ -50,8 +50,8 @@ class FoundTopic:
 
 @dataclass(slots=True)
 class FoundTenant:
-    """A tenant: its namespaces with their policies, its topics by full name, and, for people,
-    what isn't taken over."""
+    """A tenant: its namespaces with their policies, its topics by full name, and descriptions of
+    what isn't imported."""
 
     tenant: str
     admin_roles: list[str]

@@ -41,9 +41,9 @@ async def name_participants(
 async def committed(
     partition: PartitionActor, cluster: str, args: dict[str, Any]
 ) -> dict[str, Any]:
-    """The durable transactions for a cluster behind number ``after``: number, transaction, offset
+    """The durable transactions for a cluster after number ``after``: number, transaction, offset
     and position of the last entry, and participants (None until they are known). Also the
-    participants of ``unnamed`` transactions that have become known.
+    participants of those ``unnamed`` transactions that are known by now.
 
     ``complete`` is the end of the log that these transactions cover; None if there are more.
     """

@@ -2,8 +2,8 @@
 
 The dispatcher reports new progress by offset (`velaray.actors.subscription.progress_exports`). The
 partition maps these offsets to positions in the cluster that stored the entries first. Entries
-that were first stored here have positions of this cluster. So have entries from a cluster that
-isn't a *peer*: they are forwarded as if they had been published here.
+that were first stored here have positions of this cluster. So do entries from a cluster that isn't
+a *peer*: they are forwarded as if they had been published here.
 
 Trimmed entries are exported as acknowledged if their positions are known.
 """
@@ -121,7 +121,7 @@ class Places:
 
     @property
     def known_from(self) -> int:
-        """The offset before which every entry is this cluster's own, by what is recorded."""
+        """The offset before which every recorded entry is this cluster's own."""
         return min((origin.first_offset for origin in self._origins.values()), default=_NOWHERE)
 
     def up_to(self, mark: int) -> dict[str, Position]:

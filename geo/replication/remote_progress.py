@@ -180,8 +180,8 @@ class RemoteProgress:
         channel.settled(*await self._settle(known.ref, channel.ask))
 
     def unread(self, name: str, waits: Collection[str] | None) -> None:
-        """A channel is closed, at whose brain something waited of these origins (None: it isn't
-        known of which)."""
+        """Note that a channel is closed while progress of these origins waits in its dispatcher
+        (None: the origins are unknown)."""
         known = self._partition.runtime.state.subscriptions.get(name)
         if known is not None and (waits is None or waits):
             self._resting[name] = known.ref

@@ -12,7 +12,7 @@ _EXISTS = 409
 
 
 async def ensure_topic(lookup: Lookup, remote: Remote, topic: TopicName, partitions: int) -> None:
-    """Ensure that ``topic`` has as many partitions there as here (0 for a plain topic). Creates
+    """Ensure that ``topic`` has as many partitions there as here (0: not partitioned). Creates
     the topic or adds partitions if needed.
 
     Raises `CannotReplicate`, which says what to do, and what look-ups raise.

@@ -440,8 +440,8 @@ async def give_up_remote(side: RemoteTransactionSide, args: dict[str, Any]) -> d
 async def remote_transactions_of(
     partition: PartitionActor, side: RemoteTransactionSide, args: dict[str, Any]
 ) -> dict[str, Any]:
-    """How transactions of other clusters stand here: which aren't complete, which are and wait for
-    their keepers, and of which this is the keeper."""
+    """The state of other clusters' transactions here: the incomplete ones, the complete ones that
+    wait for their deciding partition, and those that this partition decides."""
 
     def look(state: PartitionState) -> dict[str, Any]:
         arriving = state.arriving

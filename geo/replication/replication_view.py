@@ -37,9 +37,9 @@ UNKNOWN: dict[str, Any] = {
 async def replication(
     partition: PartitionActor, replicators: ReplicationKeeper
 ) -> dict[str, dict[str, Any]]:
-    """By the name of the other cluster: the replicator's state and, if it waits, the reason; its
-    backlog; how old the oldest entry is that isn't confirmed there, and the oldest progress of a
-    subscription."""
+    """By the name of the other cluster: the replicator's state and, if it is blocked, the reason;
+    its backlog; the age of the oldest entry that isn't confirmed there, and of the oldest
+    subscription progress that isn't."""
     return {
         name: await _described(partition, replicators, name) for name in sorted(replicators.remotes)
     }

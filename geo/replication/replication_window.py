@@ -23,8 +23,9 @@ _FORGET = 0.99
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """One entry; ``outgoing``, its bytes, metadata and where its payload begins, is None if it
-    isn't replicated, or is under way; ``transaction`` is what it says that it is of."""
+    """One entry. ``outgoing`` holds its bytes, its metadata and the start of its payload; it is
+    None if the entry isn't replicated or is in transit. ``transaction`` is the transaction that the
+    entry names."""
 
     position: Position
     messages: int

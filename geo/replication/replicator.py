@@ -74,10 +74,10 @@ class Replicator:
         mark: Callable[[], int] = lambda: 0,
         transactions: Transactions | None = None,
     ) -> None:
-        """``key`` is its actor's; ``epoch`` is higher for each life of it. ``permits`` says how
-        many the source counts, ``export`` what is new of a subscription; ``told`` is called
-        whenever `quiet` or `connected` may be another one. Everything before the offset ``mark`` is
-        acknowledged. Without ``transactions`` entries are in none."""
+        """``key`` is the actor's; ``epoch`` grows with each activation. ``permits`` returns the
+        permits that the source counts, ``export`` the new progress of a subscription. ``told`` is
+        called when `quiet` or `connected` may have changed. Everything before the offset ``mark``
+        is acknowledged. Without ``transactions`` no entry belongs to one."""
         self._actor_system = actor_system
         self._key = key
         self._ends = ends

@@ -1,4 +1,4 @@
-"""The two ends of a replicator, and those of one that sends to another cluster."""
+"""The source and the target of a replicator; `Pushing` sends to another cluster."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from velaray.wire.stamping import Judged, judge
 
 
 class Ends(abc.ABC):
-    """The source and the target of one partition's entries. Each connection makes new ones
-    from the present ``remote``."""
+    """The source and the target of one partition's entries. Each connection creates new ones from
+    the current ``remote``."""
 
     def __init__(self, actor_system: ActorSystem, key: ActorKey, remote: Remote) -> None:
         """``key`` is of an actor of the partition; ``remote`` is the other cluster."""
@@ -52,13 +52,12 @@ class Ends(abc.ABC):
 
     @abc.abstractmethod
     async def meet(self, target: Target) -> None:
-        """Raise `RemoteError` if the target's cluster, which is connected, has lost its data since
-        it was first met."""
+        """Raise `RemoteError` if the connected target cluster has lost its data since the first
+        contact."""
 
     @abc.abstractmethod
     async def schema(self, version: bytes) -> pb.Schema:
-        """What a version is where entries come from. Raises `NoSuchSchema`, and what questions
-        raise."""
+        """The schema of a version at the source. Raises `NoSuchSchema`, and what requests raise."""
 
     @abc.abstractmethod
     def judge(self, entry: bytes, too_old_ms: int) -> Judged:
@@ -88,7 +87,7 @@ class Pushing(Ends):
         return Target(way, topic, *names, epoch, on_confirmed, on_lost, *proved)
 
     async def meet(self, target: Target) -> None:
-        """See `Ends`. Raises what questions raise."""
+        """See `Ends`. Raises what requests raise."""
         if data_id := data_id_in(target.server_version):
             told = {"cluster": self.remote.name, "data_id": data_id}
             await self.actor_system.call(ActorKey.catalog(), "meet_cluster", told)

@@ -54,8 +54,8 @@ class Markers:
         return bool(self._waiting)
 
     def put(self, key: str, kind: Marker, payload: bytes, behind: int) -> None:
-        """Send one behind all entries below offset ``behind``, in place of any earlier one of this
-        ``key``."""
+        """Send a marker after all entries below offset ``behind``. It replaces an earlier one of
+        this ``key``."""
         self._waiting.pop(key, None)
         self._waiting[key] = _Waiting(kind, payload, behind)
         if len(self._waiting) > MOST:
@@ -64,10 +64,10 @@ class Markers:
         self._told()
 
     async def run(self, mark: Callable[[], int], send: Send) -> None:
-        """Send them, for ever; ``mark``: everything before that offset is confirmed there.
+        """Send the markers until cancelled; everything before offset ``mark`` is confirmed there.
 
-        An update that fails is sent again, also over the next connection. Of the others whoever
-        waits asks again.
+        A failed update is sent again, also over the next connection. A failed request isn't: its
+        sender repeats it.
         """
         backoff = Backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S)
         while True:

@@ -85,7 +85,7 @@ class Progress:
         self._told()
 
     def forget(self) -> None:
-        """Forget everything: progress isn't replicated any more."""
+        """Drop all state: progress isn't replicated any more."""
         self._followed.clear()
         self._told()
 

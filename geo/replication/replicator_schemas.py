@@ -21,7 +21,7 @@ Find = Callable[[bytes], Awaitable[pb.Schema]]
 
 
 class Translation:
-    """The mapping for one connection to the target. The next connection learns it anew."""
+    """The mapping for one connection to the target. The next connection starts without it."""
 
     def __init__(self, find: Find, topic: TopicName, target: Target) -> None:
         self._find = find

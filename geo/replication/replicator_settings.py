@@ -1,4 +1,4 @@
-"""Settings of a replicator, and the error for what it can't do."""
+"""Settings of a replicator, and the error for what it can't replicate."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class CannotReplicate(PortableError):
 class Remote:
     """The other cluster, and the settings of this topic for it.
 
-    ``progress`` says how subscriptions' progress goes there: "exact", "snapshots" or "" (not at
-    all), that of ``all_subscriptions`` or of those that ask for it. Entries older than ``ttl_ms``
-    (0: none) stay where they are. ``rate`` is messages and bytes a second, 0 or less without limit.
-    What came there from the clusters ``others`` isn't pulled from this one: it comes from those.
-    With ``everything`` it is to have all messages and all progress, wherever messages came from and
-    whomever they are for: the tenant moves there.
+    ``progress`` is the way in which subscription progress is sent: "exact", "snapshots" or "" (not
+    at all); it is sent for ``all_subscriptions``, or only for those with the property. Entries
+    older than ``ttl_ms`` (0: no limit) aren't replicated. ``rate`` is messages and bytes a second;
+    0 or less: no limit. Entries that the other cluster got from the clusters ``others`` aren't
+    pulled from it: those clusters send them. ``everything`` is set while the tenant migrates there:
+    then all messages and all progress are sent, whatever their origin and destinations.
     """
 
     name: str

@@ -40,10 +40,9 @@ class Target:
         data_id: str = "",
         secret: bytes = b"",
     ) -> None:
-        """``topic`` is the partition's; entries come from cluster ``source``, which has the data of
-        this id (if it's known), to ``cluster``, which takes them if it has the same ``secret``. The
-        target of a higher ``epoch`` takes the place of one whose connection isn't known to be lost
-        there."""
+        """``topic`` is the partition's. Entries go from cluster ``source``, whose data has this id
+        (if known), to ``cluster``, which accepts them if it has the same ``secret``. A target with
+        a higher ``epoch`` replaces one whose lost connection wasn't noticed there yet."""
         self._way = way
         self._topic = topic
         self._source = source

@@ -1,4 +1,4 @@
-"""Transactions on their way to another cluster: their entries, and their completion there.
+"""Replicates transactions to another cluster: their entries, and their completion there.
 
 A replicated entry names its transaction if the partition knows of it, and the other cluster hides
 the entry until the transaction is complete there. Once all entries up to the last one of a
@@ -125,8 +125,9 @@ class Transactions:
         self._told()
 
     async def run(self, send: Send | None) -> None:
-        """Tell the other cluster what is complete, for ever. What fails is tried again. Without
-        ``send`` it isn't told: its entries are of no transactions."""
+        """Report complete transactions to the other cluster until cancelled; failed reports are
+        retried. Without ``send`` nothing is reported, since entries are sent without their
+        transactions."""
         backoff = Backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S)
         while True:
             self._news.clear()

@@ -69,7 +69,7 @@ class SnapshotKeeper:
                 await self.once()
 
     async def once(self) -> None:
-        """Begin a snapshot if it is due, and send the progress of subscriptions."""
+        """Start a snapshot if one is due, and send the progress of subscriptions."""
         subscriptions = self._subscriptions()
         gone = self._caches.keys() - subscriptions.values()
         for incarnation in gone:
@@ -140,10 +140,10 @@ class SnapshotKeeper:
     # -- what other clusters send ------------------------------------------------------
 
     async def on_request(self, source: str, payload: bytes) -> None:
-        """A cluster asks where this one is; the answer goes behind all that it is about.
+        """Answer a cluster's request for this one's position; the answer is sent after all entries
+        before it.
 
-        Consumers of that cluster may have got everything readable here, and no more. Raises
-        `RemoteError`.
+        That covers exactly the entries that consumers here can read. Raises `RemoteError`.
         """
         request = _read(ReplicatedSubscriptionsSnapshotRequest, source, payload)
         partition = self._partition
@@ -156,7 +156,7 @@ class SnapshotKeeper:
         self._replication.mark(source, key, Marker.SNAPSHOT_RESPONSE, encoded, end)
 
     async def on_response(self, source: str, payload: bytes) -> None:
-        """A cluster says where it is. Raises `RemoteError`."""
+        """Record the position that a cluster answers. Raises `RemoteError`."""
         response = _read(ReplicatedSubscriptionsSnapshotResponse, source, payload)
         where, end = _from_proto(response.cluster.message_id), self._partition.log.end_offset
         found = self._taker.answer(response.snapshot_id, response.cluster.cluster, where, end)
@@ -168,10 +168,10 @@ class SnapshotKeeper:
                 self._asked_at_rest.discard(incarnation)
 
     async def on_update(self, source: str, payload: bytes) -> None:
-        """A subscription of another cluster has got everything up to a place here: it is
-        acknowledged, durably. The subscription is created, at the earliest, if there is none.
+        """Acknowledge durably what a subscription of another cluster acknowledged, up to a position
+        here. Creates the subscription, at the earliest position, if it doesn't exist.
 
-        Raises `RemoteError`, and what questions to subscriptions raise.
+        Raises `RemoteError`, and what requests to subscriptions raise.
         """
         update = _read(ReplicatedSubscriptionsUpdate, source, payload)
         partition, name = self._partition, update.subscription_name

@@ -27,9 +27,10 @@ async def partitions_of(actor_system: ActorSystem, topics: Iterable[str]) -> lis
 
 
 async def partition_of(actor_system: ActorSystem, tenant: str, topic: str) -> ActorKey:
-    """The actor of a partition, or of a plain topic, of this tenant.
+    """The actor of a partition, or of a topic without partitions, of this tenant.
 
-    Raises `RemoteError` (INVALID) if it is another one's, and what `ActorSystem.call` raises.
+    Raises `RemoteError` (INVALID) if the topic is another tenant's, and what `ActorSystem.call`
+    raises.
     """
     name = TopicName.parse(topic)
     if name.tenant != tenant:

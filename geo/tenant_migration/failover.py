@@ -1,4 +1,4 @@
-"""Failover: tenants of a lost cluster continue here, where it replicated to.
+"""Failover: tenants of a lost cluster continue in this one, to which it replicated.
 
 One decision of the catalog makes this cluster the tenant's home. Each partition then takes over the
 lost cluster's producer state, so that producers continue at their last sequence id, and gives up
@@ -19,13 +19,14 @@ from velaray.topology.rpc import RemoteError
 
 
 async def fail_over(actor_system: ActorSystem, tenant: str, lost: str | None) -> dict[str, Any]:
-    """Have a tenant go on here that was at home in cluster ``lost``; what may be missing, and what
-    can be delivered again, by partition.
+    """Make this cluster the home of a tenant of cluster ``lost``. Returns, by partition, what may
+    be missing and what may be redelivered.
 
-    Again changes nothing more, and tells how it is by then. ``lost`` needn't be told if it is
-    known here where the tenant is at home. Raises `RemoteError`: NOT_FOUND if the tenant isn't
-    here, INVALID if it isn't known which cluster is lost, or that is this one; and what
-    `ActorSystem.call` raises: then it may have been decided, do it again.
+    Repeating it changes nothing more, and returns the state by then. ``lost`` defaults to the
+    tenant's home, if another cluster is known as that. Raises `RemoteError`: NOT_FOUND if the
+    tenant isn't here, INVALID if the lost cluster is unknown or this one; and what
+    `ActorSystem.call` raises: then the failover may have been decided, and the call should be
+    repeated.
     """
     here = await ask_catalog(actor_system, "whereabouts", tenant=tenant)
     if not here["tenant"]:
@@ -50,8 +51,8 @@ async def fail_over(actor_system: ActorSystem, tenant: str, lost: str | None) ->
 async def received(
     actor_system: ActorSystem, tenant: str, topic: str, cluster: str
 ) -> dict[str, Any]:
-    """What a partition has of another cluster: the ``newest`` position that came, and by the
-    positions there what each subscription has acknowledged, as SubscriptionProgress.
+    """What a partition has from another cluster: the ``newest`` position that arrived, and each
+    subscription's acknowledgements by positions there, as SubscriptionProgress.
 
     Raises `RemoteError`, and what `ActorSystem.call` raises.
     """

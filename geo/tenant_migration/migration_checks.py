@@ -38,8 +38,8 @@ class Examination:
 async def examine(actor_system: ActorSystem, asked: Mapping[str, Any]) -> Examination:
     """Check whether a tenant can migrate as ``asked`` of `begin_migration`, without changes.
 
-    Raises `RemoteError` if the catalog would refuse it or the other cluster does, `Unreachable`
-    if that can't be asked.
+    Raises `RemoteError` if the catalog or the other cluster refuses it, `Unreachable` if the other
+    cluster doesn't answer.
     """
     tenant, cluster = asked["tenant"], asked["target"]
     await ask_catalog(actor_system, "may_begin_migration", **asked)

@@ -1,4 +1,4 @@
-"""What the driver of a migration uses: the target, and the copy of the metadata."""
+"""Creates what the driver of a migration uses: the target, and the copy of the metadata."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Drives one migration of a tenant through its phases.
 
-Every step may be repeated: after a crash the phase begins anew. Before the switch the driver asks
-the target whether it has everything.
+Every step may be repeated: after a crash the phase is repeated from its start. Before the switch
+the driver asks the target whether it has everything.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class Driver:
     """The former driver, which is about to end."""
 
     async def step(self) -> None:
-        """Do the work of the present phase, and advance to the next one.
+        """Do the work of the current phase, and advance to the next one.
 
-        Raises `RemoteError`, `Unreachable`, `RpcConnectionClosed`, `TimeoutError`: do it again.
+        Raises `RemoteError`, `Unreachable`, `RpcConnectionClosed`, `TimeoutError`: then repeat it.
         """
         match Phase(self.migration["phase"]):
             case Phase.BEGUN:
@@ -123,7 +123,7 @@ class Driver:
             if await self._is_close():
                 break
             await asyncio.sleep(ROUND_S)
-        # Once before the fence: so that whoever is asked behind it is awake, and has little to do.
+        # Once before the fence, so that the actors are active and have little left to do behind it.
         self._wait_for("the copy of subscription progress and producer state")
         keys = await self._partitions()
         await each(keys, self._hand_over)
@@ -203,7 +203,7 @@ class Driver:
         try:
             await self.actor_system.call(key, "abort", {"sequence": sequence})
         except RemoteError as error:
-            if error.kind != Reason.CONFLICT:  # it is committed, and about to be told so
+            if error.kind != Reason.CONFLICT:  # it is committed, and its participants will be told
                 raise
 
     async def _drain(self, key: ActorKey) -> None:
@@ -241,7 +241,7 @@ class Driver:
 
     async def _bring_progress(self, key: ActorKey, subscription: str) -> None:
         """The whole progress of a subscription, by this cluster's positions."""
-        # Under a name of its own: the replicator goes on with what it has told.
+        # Under a name of its own, to leave the replicator's own export as it is.
         asked = {"cluster": f"to {self.migration['target']}", "peers": []}
         since, more = None, True
         while more:
@@ -277,7 +277,7 @@ class Driver:
             await self.target.end(stays=True)
         except RemoteError:
             if (await self.target.look())["home"] is not None:
-                raise  # else it was taken over there: that is home as well
+                raise  # otherwise a failover made the target the home: the result is the same
         await self._advance(Phase.SWITCHED)
 
     async def _clean_up(self) -> None:
@@ -295,7 +295,7 @@ class Driver:
         keys = await self._partitions()
         await each(keys, lambda key: self.actor_system.call(key, "unfence", number))
         if self.former is not None:
-            await asyncio.wait([self.former])  # it may be making something there
+            await asyncio.wait([self.former])  # it may still be creating resources there
         self._wait_for("the deletion of what was created there")
         if await self._is_expected():
             await self.target.end(stays=False, found=self.migration["found"])
@@ -305,14 +305,14 @@ class Driver:
         self._wait_for("")
 
     async def _until_unread(self, key: ActorKey) -> None:
-        """Wait until the replicator is gone; a later one would begin anew."""
+        """Wait until the replicator is deleted, so that a later one starts from the beginning."""
         name, backoff = replicator_subscription(self.migration["target"]), self._backoff()
         while name in (await self.actor_system.call(key, "extent", {}))["replicators"]:
             await backoff.wait()
 
     async def _is_expected(self) -> bool:
-        """Whether anything was made there that is still there: it was neither left before nor
-        taken over."""
+        """Whether the target still expects this migration: it neither ended before nor was taken
+        over."""
         found = await self.target.look()
         incoming_migration = found["arrival"] or {}
         ours = incoming_migration.get("migration") == self.migration["number"]

@@ -37,13 +37,13 @@ class Target(Protocol):
     """
 
     async def look(self) -> dict[str, Any]:
-        """What of the tenant is there, and who that cluster is: ``cluster``, ``number``,
-        ``clusters`` that it knows, ``tenant`` (whether it is there), ``home``, ``namespaces``
-        (whether each has policies of its own), ``topics``, ``arrival`` (the newest one)."""
+        """Describe the target and its part of the tenant: ``cluster``, ``number``, ``clusters``
+        that it knows, ``tenant`` (whether it exists), ``home``, ``namespaces`` (whether each has
+        policies of its own), ``topics``, ``arrival`` (the newest one)."""
         ...
 
     async def expect(self) -> None:
-        """Prepare for the tenant, whose home is here."""
+        """Prepare the target for the tenant, whose home is still this cluster."""
         ...
 
     async def newest(self, topics: Sequence[str]) -> dict[str, list[int]]:
@@ -51,7 +51,7 @@ class Target(Protocol):
         ...
 
     async def settle(self, topics: Sequence[str]) -> dict[str, str]:
-        """Decide all transactions that arrived; returns the obstacles, by partition."""
+        """Decide all transactions that arrived; return the obstacles, by partition."""
         ...
 
     async def take_progress(self, topic: str, parts: Sequence[bytes]) -> None:
@@ -67,8 +67,8 @@ class Target(Protocol):
         ...
 
     async def end(self, *, stays: bool, found: Sequence[str] = ()) -> None:
-        """The tenant is at home there from now on; or (not ``stays``) what it has there is
-        deleted, but for what was ``found`` there before."""
+        """End the migration: the target becomes the tenant's home, or (not ``stays``) deletes what
+        it has of the tenant, except for what was ``found`` there before."""
         ...
 
 
@@ -78,7 +78,7 @@ class RestTarget:
     def __init__(
         self, cluster: str, facts: Mapping[str, Any], source: str, tenant: str, number: int = 0
     ) -> None:
-        """``facts`` are what the catalog says of the cluster; ``number`` is the migration's."""
+        """``facts`` describe the cluster, from the catalog; ``number`` is the migration's."""
         self._cluster = cluster
         self._url = facts["admin_url"].rstrip("/")
         self._token = facts.get("token")

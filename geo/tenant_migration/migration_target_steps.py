@@ -34,8 +34,8 @@ async def look(actor_system: ActorSystem, tenant: str) -> dict[str, Any]:
 
 
 async def take(actor_system: ActorSystem, tenant: str, step: str, args: Args) -> Any:
-    """One step of a migration to here. Raises `RemoteError`: CONFLICT if that migration isn't
-    expected, or not any more; and what the step raises."""
+    """Do one step of a migration to this cluster. Raises `RemoteError`: CONFLICT if the migration
+    isn't expected, or no longer; and what the step raises."""
     work = _STEPS.get(step)
     if work is None:
         raise RemoteError(Reason.NOT_FOUND, f"a migration has no step {step!r}")
@@ -45,7 +45,7 @@ async def take(actor_system: ActorSystem, tenant: str, step: str, args: Args) ->
 
 
 async def _ending(actor_system: ActorSystem, tenant: str, args: Args) -> str | None:
-    """How this migration ended; None if it isn't the one that is known here."""
+    """How this migration ended; None if this cluster knows another one."""
     known = await ask_catalog(actor_system, "arrival", tenant=tenant)
     asked = (args["source"], args["migration"])
     return None if known is None or (known["source"], known["migration"]) != asked else known["end"]
@@ -103,7 +103,7 @@ async def _end(actor_system: ActorSystem, tenant: str, args: Args) -> None:
 
 
 async def _delete(actor_system: ActorSystem, tenant: str, found: list[str]) -> None:
-    """Delete what the tenant has here, but for itself and the namespaces that were ``found``
+    """Delete what the tenant has here, except for the tenant and namespaces that were ``found``
     here: those had neither topics nor policies."""
     there = await ask_catalog(actor_system, "whereabouts", tenant=tenant)
     for topic in there["topics"]:

@@ -1,4 +1,4 @@
-"""The migrations that a catalog drives: one task for each that isn't over."""
+"""The migrations that a catalog drives: one task for each unfinished one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Ask = Callable[[str, dict[str, Any]], Awaitable[Any]]
 
 
 class Migrations:
-    """Drives the migrations of the catalog as long as its activation lives."""
+    """Drives the migrations of one activation of the catalog."""
 
     def __init__(self, actor_system: ActorSystem, catalog: Ask) -> None:
         self._actor_system = actor_system

@@ -26,9 +26,9 @@ _LOOKED_AT = 10_000
 async def failover_report(
     partition: PartitionActor, progress: RemoteProgress, args: dict[str, Any]
 ) -> dict[str, Any]:
-    """What came of ``cluster``: the position there of the newest entry and when that was published;
-    of each subscription, how much that came from there can be delivered, perhaps again, and when
-    it was last told what had been acknowledged there (None: not while this partition ran)."""
+    """Report what arrived from ``cluster``: the newest entry's position there and its publish time;
+    for each subscription, how many of these entries may still be delivered or redelivered, and the
+    time of the last progress from there (None: none in this activation)."""
     cluster = args["cluster"]
     await settle_progress(partition, progress, {})
     origin = await partition.runtime.read(lambda state: state.origins.by_cluster.get(cluster))
@@ -79,8 +79,8 @@ async def _published(partition: PartitionActor, origin: Origin) -> int | None:
 async def _deliverable(
     partition: PartitionActor, name: str, origin: Origin | None
 ) -> tuple[int, int]:
-    """How many entries, and messages in them, of an origin a subscription hasn't acknowledged; of
-    a batch that is acknowledged in part all count."""
+    """The number of unacknowledged entries of an origin, and of the messages in them. All messages
+    of a partly acknowledged batch count."""
     entries = messages = first = 0
     end = partition.log.end_offset
     while origin is not None and first < end:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from velaray.broker.partition.subscription_channel import SubscriptionChannel
 
 ACKS_COME_S = 0.15
-"""Clients that ask for no receipts collect acknowledgements for 0.1 s before they send them."""
+"""Wait for acknowledgements: clients that request no receipts collect them for 0.1 s."""
 QUIET_S = 5.0
 """How long delivery pauses if no fence follows."""
 _CHANGES = (
@@ -51,8 +51,8 @@ class PartitionFence:
 
     @contextlib.contextmanager
     def passing(self, method: str) -> Iterator[None]:
-        """Guard a call: behind the fence a changing call is refused; `put_up` waits for running
-        ones."""
+        """Guard a call: while the fence is up, a call that changes something is refused; `put_up`
+        waits for running ones."""
         if method not in _CHANGES:
             yield
             return
@@ -91,8 +91,8 @@ class PartitionFence:
     async def put_up(self, migration: int) -> None:
         """Put up the fence, and wait until everything before it is durable.
 
-        Again, it changes nothing. Raises `RemoteError` (CONFLICT) if the migration is over, and
-        what calls raise: then it may be up.
+        Repeating it changes nothing. Raises `RemoteError` (CONFLICT) if the migration is over, and
+        what calls raise: then the fence may be up.
         """
         partition = self._partition
         await self._tell(FencePartition(migration), self._close)
@@ -108,7 +108,7 @@ class PartitionFence:
         await self._tell(UnfencePartition(migration), self._open)
 
     async def _tell(self, command: Any, settle: Callable[[int], None]) -> None:
-        """Have the fence be as the command says, in order with all else that is durable."""
+        """Put the fence up or down, in the order of the journal."""
         told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def release(reply: Any, effects: Any) -> None:

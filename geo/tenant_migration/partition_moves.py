@@ -34,9 +34,9 @@ def _durable(state: PartitionState) -> dict[str, dict[str, str]]:
 
 
 async def extent(partition: PartitionActor, args: dict[str, Any]) -> dict[str, Any]:
-    """What there is to move: whether anything was ever stored here, the durable subscriptions
-    with their properties, whether the topic is terminated, which replicators read here, and
-    whether entries are kept in a compacted view alone."""
+    """Describe what would move: whether anything was ever stored here, the durable subscriptions
+    with their properties, whether the topic is terminated, the replicators that read here, and
+    whether some entries exist only in a compacted view."""
 
     def look(state: PartitionState) -> dict[str, Any]:
         covered = state.compactions.current is not None
@@ -54,8 +54,8 @@ async def extent(partition: PartitionActor, args: dict[str, Any]) -> dict[str, A
 
 
 async def remaining(partition: PartitionActor, args: dict[str, Any]) -> int:
-    """How many entries ``cluster`` may still lack, by the cursor of its replicator, and how many
-    transactions it hasn't been told to be complete.
+    """The number of entries that ``cluster`` may still lack, by its replicator's cursor, plus the
+    complete transactions that weren't reported to it.
 
     Raises `RemoteError` (NOT_FOUND) if there is no replicator.
     """
@@ -70,8 +70,8 @@ async def remaining(partition: PartitionActor, args: dict[str, Any]) -> int:
 
 
 async def tail(partition: PartitionActor, args: dict[str, Any]) -> list[int] | None:
-    """The position of the newest entry that ``cluster`` must have once everything is there; None
-    if it needn't have any: there is none that a consumer could get."""
+    """The position of the newest entry that ``cluster`` must have once everything is there; None if
+    consumers can read no entry."""
     target, ttl_ms = args["cluster"], partition.policies.ttl_ms
     too_old_ms = partition.actor_system.clock_ms() - ttl_ms if ttl_ms else 0
     state = partition.runtime.state
@@ -90,7 +90,7 @@ async def tail(partition: PartitionActor, args: dict[str, Any]) -> list[int] | N
 
 
 async def open_transactions(partition: PartitionActor, args: dict[str, Any]) -> list[TransactionId]:
-    """The transactions that have something here, or in a subscription, and haven't ended."""
+    """The open transactions with entries here or acknowledgements in a subscription."""
     found = await partition.runtime.read(lambda state: set(state.transactions.ongoing))
     for name in await partition.runtime.read(_durable):
         pending = await partition.subscriptions.ask_subscription(name, GetPendingTransactions())
@@ -101,8 +101,8 @@ async def open_transactions(partition: PartitionActor, args: dict[str, Any]) -> 
 async def settle_transactions(
     partition: PartitionActor, transactions: RemoteTransactionSide, args: dict[str, Any]
 ) -> str:
-    """Have the transactions of other clusters decided that are complete; of one that isn't yet it
-    is told why, "": there is none."""
+    """Have complete transactions of other clusters decided. Returns the reason why one can't be; ""
+    if there is none."""
     untold = await transactions.settle()
     if untold:
         return "; ".join(sorted(set(untold.values())))
@@ -113,8 +113,8 @@ async def settle_transactions(
 
 
 async def take_progress(progress: RemoteProgress, args: dict[str, Any]) -> None:
-    """Take in ``parts`` of subscriptions' progress of cluster ``source``, as its replicator would
-    bring them; all they say is durable then."""
+    """Apply ``parts`` of the subscription progress of cluster ``source``, as if its replicator had
+    sent them. They are durable on return."""
     for part in args["parts"]:
         await progress.take(args["source"], bytes(part))
 

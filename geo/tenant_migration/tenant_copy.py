@@ -73,10 +73,9 @@ def plan(
 ) -> list[Step]:
     """The steps that give the other cluster what cluster ``source`` has.
 
-    Tenants, namespaces and topics for whose names ``owned`` is true are brought into shape where
-    they have another one. Subscriptions that there are there alone stay, unless it is ``settled``
-    that nothing is created or deleted here any more, and the topic is owned. Raises
-    `MetadataConflict`.
+    Tenants, namespaces and topics for whose names ``owned`` is true are changed where they differ.
+    Subscriptions that exist only there are kept, unless the topic is owned and the metadata here is
+    ``settled``, so that nothing is created or deleted any more. Raises `MetadataConflict`.
     """
     planner = _Planner(source, there, owned, settled)
     planner.tenant(here)
@@ -86,13 +85,14 @@ def plan(
 
 
 def admin_of(cluster: Mapping[str, Any]) -> Admin:
-    """The admin interface of a cluster, by what the catalog tells of it; it is asked as one who
-    means that very cluster, wherever the tenant is at home."""
+    """The admin interface of a cluster, from the catalog's facts. Requests address this very
+    cluster, so they aren't redirected to the tenant's home."""
     return Admin(cluster["admin_url"], token=cluster["token"], client_version=CLIENT_VERSION)
 
 
 def carry_out(steps: Collection[Step], admin: Admin) -> None:
-    """Do the steps in order. Raises what `Admin` raises, at the first failure; then plan anew."""
+    """Do the steps in order. Raises what `Admin` raises at the first failure; then make a new
+    plan."""
     for step in steps:
         step.do(admin)
 
@@ -185,7 +185,8 @@ class _Planner:
             self._change(where, problem, text, _set_policy(where, name, value))
 
     def _moved(self, name: str, value: Any) -> Any:
-        """A policy as it reads there: who replicated from here to others does so from there."""
+        """The policy for the other cluster: in the list of clusters of replication, it takes the
+        source's place."""
         if name != REPLICATION or self._there.name in value:
             return value
         return [self._there.name if each == self._source else each for each in value]
@@ -211,7 +212,7 @@ class _Planner:
             self._subscriptions(name, partition, subscriptions, known)
 
     def _fits(self, name: str, here: TopicMetadata, found: TopicMetadata) -> bool:
-        """Whether the topic there can be made the same."""
+        """Whether the topic there can be made equal to the one here."""
         if dict(here.properties) != dict(found.properties):
             self.problems.append(f"topic {name} has other properties there")
             return False

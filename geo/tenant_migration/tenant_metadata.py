@@ -35,8 +35,8 @@ class SchemaText:
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """A topic: 0 ``partitions`` for a plain one. ``subscriptions`` are those of each partition, by
-    its name: their properties, by theirs. ``schemas`` are the live ones, oldest first."""
+    """A topic; ``partitions`` is 0 if it isn't partitioned. ``subscriptions`` maps each partition's
+    name to its subscriptions and their properties. ``schemas`` are the live ones, oldest first."""
 
     partitions: int
     properties: Properties
@@ -95,8 +95,9 @@ def _topic_of(found: Mapping[str, Any]) -> TopicMetadata:
 async def read_tenant(actor_system: ActorSystem, tenant: str) -> TenantMetadata:
     """Read the metadata of a tenant. This activates its partitions.
 
-    Each part is as it was at some moment of the reading. Raises `RemoteError`: NOT_FOUND if there
-    is no such tenant, or a part of it was deleted meanwhile; and what `ActorSystem.call` raises.
+    This isn't a snapshot: each part is read at a different time. Raises `RemoteError`: NOT_FOUND if
+    the tenant doesn't exist or a part of it was deleted meanwhile; and what `ActorSystem.call`
+    raises.
     """
     catalog = ActorKey.catalog()
     found = (await actor_system.call(catalog, "tenants")).get(tenant)
