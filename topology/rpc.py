@@ -37,6 +37,7 @@ from velaray.topology.messages import (
     decode_reply,
     encode,
 )
+from velaray.topology.open_connections import OpenConnections
 
 _REQUEST, _RESPONSE, _NOTICE, _ALIVE, _TYPED_REQUEST, _TYPED_NOTICE = range(6)
 MAX_FRAME = 64 << 20
@@ -105,7 +106,7 @@ class RpcConnection(asyncio.Protocol):
     """One end of a connection, made by `connect` or by an `RpcServer`."""
 
     def __init__(
-        self, peer: RpcPeer, key: bytes, registry: set[RpcConnection] | None = None
+        self, peer: RpcPeer, key: bytes, registry: OpenConnections[RpcConnection] | None = None
     ) -> None:
         self._peer = peer
         self._typed_peer = peer if isinstance(peer, MessagePeer) else None
@@ -132,10 +133,12 @@ class RpcConnection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._look_again()
-        if self._registry is not None:
-            self._registry.add(self)
-        else:
+        if self._registry is None:
             self.notify("hello", self._key)
+        elif self._registry.ended:
+            transport.abort()
+        else:
+            self._registry.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by asyncio: fail outstanding requests and notify the handler."""
@@ -378,7 +381,7 @@ class RpcServer:
         self._peer = peer
         self._key = key
         self._server: asyncio.Server | None = None
-        self.rpc_connections: set[RpcConnection] = set()
+        self.rpc_connections: OpenConnections[RpcConnection] = OpenConnections()
 
     async def start(self, host: str) -> int:
         """Listen on ``host``; returns the port."""
@@ -390,14 +393,17 @@ class RpcServer:
 
     def abort(self) -> None:
         """Stop listening and cut every connection, as a crash would."""
-        if self._server is not None:
-            self._server.close()
+        self._end()
         for rpc_connection in list(self.rpc_connections):
             rpc_connection.abort()
 
     def stop(self) -> None:
         """Stop listening and close every connection."""
-        if self._server is not None:
-            self._server.close()
+        self._end()
         for rpc_connection in list(self.rpc_connections):
             rpc_connection.close()
+
+    def _end(self) -> None:
+        self.rpc_connections.ended = True
+        if self._server is not None:
+            self._server.close()

@@ -35,6 +35,7 @@ from velaray.broker.journaled_actor import JournaledActor
 from velaray.events.ids import ActorKey
 from velaray.topology.actor_system import ActorSystem, Address
 from velaray.topology.metrics import Labels, Sample
+from velaray.topology.open_connections import OpenConnections
 from velaray.topology.rpc import RemoteError
 from velaray.wire.connection import WireConnection
 
@@ -61,7 +62,7 @@ class CoordinatorActor(JournaledActor):
     def __init__(self, key: ActorKey, actor_system: ActorSystem) -> None:
         super().__init__(key, actor_system, CoordinatorMachine())
         self.number = key.partition
-        self.sessions: set[CoordinatorSession] = set()
+        self.sessions: OpenConnections[CoordinatorSession] = OpenConnections()
         self.completion: TransactionCompletion
         self.meter = CoordinatorMetrics(Labels(actor_system.config.name, key))
         self._server: asyncio.Server | None = None
@@ -204,6 +205,7 @@ class CoordinatorActor(JournaledActor):
         super().abort()
 
     def _close(self, how: Any) -> None:
+        self.sessions.ended = True
         if self._server is not None:
             self._server.close()
         for session in list(self.sessions):

@@ -22,6 +22,7 @@ from velaray.broker.wire_errors import code_of
 from velaray.events.ids import InvalidNameError, TopicName
 from velaray.journal.errors import StorageFull
 from velaray.topology.config import ClusterConfig
+from velaray.topology.open_connections import OpenConnections
 from velaray.topology.rpc import RemoteError, reason_of
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.connection import WireConnection
@@ -53,7 +54,7 @@ class Coordinator(Protocol):
 
     number: int
     config: ClusterConfig
-    sessions: set[CoordinatorSession]
+    sessions: OpenConnections[CoordinatorSession]
 
     async def ask(self, command: Command) -> Any:
         """Return the durable reply to a command. Raises `RemoteError` for a refusal."""
@@ -86,7 +87,10 @@ class CoordinatorSession(Session):
     def on_connected(self, connection: WireConnection) -> None:
         """Add the connection to those that a stop closes."""
         super().on_connected(connection)
-        self._coordinator.sessions.add(self)
+        if self._coordinator.sessions.ended:
+            connection.abort()
+        else:
+            self._coordinator.sessions.add(self)
 
     def on_closed(self, connection: WireConnection, error: Exception | None) -> None:
         """Remove the connection."""

@@ -190,6 +190,7 @@ class PartitionActor(JournaledActor):
         """Stop as a crash would."""
         self.log.close()
         self.schemas.close()
+        self.sessions.ended = True
         for session in list(self.sessions):
             session.connection.abort()
         if self._server is not None:
@@ -200,6 +201,7 @@ class PartitionActor(JournaledActor):
         super().abort()
 
     def _close_clients(self) -> None:
+        self.sessions.ended = True
         if self._server is not None:
             self._server.close()
         for channel in list(self.subscriptions.channels.values()):

@@ -60,7 +60,10 @@ class PartitionSession(Session):
     def on_connected(self, connection: WireConnection) -> None:
         """Remember the connection, so that stopping closes it."""
         super().on_connected(connection)
-        self._partitions.sessions.add(self)
+        if self._partitions.sessions.ended:
+            connection.abort()
+        else:
+            self._partitions.sessions.add(self)
 
     def on_frame(self, connection: WireConnection, command: Command, entry: bytes | None) -> None:
         """Route a command to its handler. SEND is the hot path and needs no look-up."""

@@ -23,6 +23,7 @@ from velaray.broker.session import Session
 from velaray.broker.wire_errors import code_of
 from velaray.events.ids import ActorKey, InvalidNameError, TopicName
 from velaray.topology.actor_system import ActorSystem
+from velaray.topology.open_connections import OpenConnections
 from velaray.topology.rpc import RemoteError, reason_of
 from velaray.topology.transient import TRANSIENT
 from velaray.wire import pulsar_pb2 as pb
@@ -43,7 +44,7 @@ class Proxy:
 
     def __init__(self, actor_system: ActorSystem) -> None:
         self.actor_system = actor_system
-        self.sessions: set[ProxySession] = set()
+        self.sessions: OpenConnections[ProxySession] = OpenConnections()
         self.tunnels: set[_Tunnel] = set()
         self.others = RemoteLookup()
         self.located: OrderedDict[tuple[str, int], None] = OrderedDict()
@@ -67,6 +68,7 @@ class Proxy:
 
     async def stop(self) -> None:
         """Stop listening and close every connection."""
+        self.sessions.ended = True
         if self._server is not None:
             self._server.close()
         for session in list(self.sessions):
@@ -127,7 +129,10 @@ class ProxySession(Session):
     def on_connected(self, connection: WireConnection) -> None:
         """Remember the connection, so that stopping closes it."""
         super().on_connected(connection)
-        self._proxy.sessions.add(self)
+        if self._proxy.sessions.ended:
+            connection.abort()
+        else:
+            self._proxy.sessions.add(self)
 
     def on_closed(self, connection: WireConnection, error: Exception | None) -> None:
         """Forget the connection and what it waits for."""

@@ -80,6 +80,28 @@ def test_somebody_who_connects_and_says_nothing_is_sent_away() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("end", [RpcServer.abort, RpcServer.stop])
+def test_a_connection_that_is_accepted_while_the_server_ends_is_cut(
+    monkeypatch: pytest.MonkeyPatch, end: Callable[[RpcServer], None]
+) -> None:
+    monkeypatch.setattr(rpc, "KEEP_ALIVE_S", 10.0)
+    begin = RpcConnection.__init__
+
+    def begin_and_end(self: RpcConnection, *how: Any) -> None:
+        begin(self, *how)
+        if len(how) == 3:  # the one that the server accepted; `connection_made` comes next
+            asyncio.get_running_loop().call_soon(end, server)
+
+    async def scenario() -> None:
+        await connect(HOST, await server.start(HOST), peer, KEY)
+        await until(lambda: peer.closed)
+        assert not server.rpc_connections
+
+    server, peer = RpcServer(Peer(), KEY), Peer()
+    monkeypatch.setattr(RpcConnection, "__init__", begin_and_end)
+    asyncio.run(scenario())
+
+
 def test_a_link_that_is_gone_keeps_no_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rpc, "KEEP_ALIVE_S", 10.0)
     size = 8 << 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 from velaray.actors.machine import Reason
 from velaray.broker.partition.session.protocols import ClientSession, HostedPartition
 from velaray.events.ids import TopicName
+from velaray.topology.open_connections import OpenConnections
 from velaray.topology.rpc import RemoteError
 from velaray.wire.connection import WireConnection
 
@@ -18,7 +19,7 @@ class ClientSessions:
 
     def __init__(self, partition: HostedPartition) -> None:
         self.config = partition.log.config
-        self.sessions: set[ClientSession] = set()
+        self.sessions: OpenConnections[ClientSession] = OpenConnections()
         self._partition = partition
 
     def find(self, topic: TopicName) -> HostedPartition:

@@ -29,6 +29,7 @@ from velaray.events.ids import ActorKey, MessageId, Position, TopicName
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.config import ClusterConfig
 from velaray.topology.flow import Flow
+from velaray.topology.open_connections import OpenConnections
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Send
 from velaray.wire.connection import WireConnection
@@ -269,7 +270,7 @@ class LocalPartitions(Protocol):
     """The partitions that a session can use, and the register of sessions."""
 
     config: ClusterConfig
-    sessions: set[ClientSession]
+    sessions: OpenConnections[ClientSession]
 
     def find(self, topic: TopicName) -> HostedPartition:
         """Return the partition. Raises `RemoteError` (UNAVAILABLE) if it isn't served here."""
