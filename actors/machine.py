@@ -10,7 +10,8 @@ A machine decides and evolves; its host does everything else (disk, clock, socke
 * ``snapshot(state)`` returns the state as segments for a checkpoint; ``restore`` is its inverse.
   Equal states have equal ``digest``s, however they were reached.
 * A machine with a large state is also a `SegmentKeeper`: it gets the places of its segments in a
-  checkpoint, returns places instead of bytes for unchanged segments, and may release their memory.
+  checkpoint, and returns places instead of bytes for unchanged segments. A `SegmentLoader` also
+  releases their memory; it says what a command needs, and its host loads that before.
 
 A refused command is a `Decision` whose reply is a `Refusal`; it has no events and no effects.
 Commands, replies and effects are plain dataclasses of the machine's own module.
@@ -19,7 +20,7 @@ Commands, replies and effects are plain dataclasses of the machine's own module.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -133,13 +134,32 @@ class SegmentKeeper(Protocol[StateContra]):
         """Note that a checkpoint of the present ``state`` is durable, with all segments at these
         places.
 
-        From now on unchanged segments may be given by place and may leave memory. Decisions and
-        snapshots don't depend on it.
+        From now on unchanged segments may be given by place. Decisions and snapshots don't depend
+        on it.
         """
         ...
 
     def needs_checkpoint(self, state: StateContra) -> bool:
         """Whether a checkpoint is due to free memory."""
+        ...
+
+
+@runtime_checkable
+class SegmentLoader(SegmentKeeper[StateContra], Protocol[StateContra]):
+    """A machine whose stored segments may leave memory. Which of them did changes nothing."""
+
+    def needs(self, state: StateContra, command: Any, now_ms: int) -> Sequence[StoredSegment]:
+        """The segments that aren't in memory and that the decision on ``command``, or its events,
+        may read. Ask again when they are loaded: one may lead to another."""
+        ...
+
+    def provide(self, state: StateContra, name: str, raw: bytes) -> None:
+        """Take the bytes of a stored segment into memory; ignored if ``state`` doesn't need them
+        any more."""
+        ...
+
+    def evict(self, state: StateContra) -> None:
+        """Release the memory of stored segments until the budget is kept."""
         ...
 
 

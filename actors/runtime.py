@@ -12,6 +12,10 @@ commands that write are tried one at a time until one succeeds. Every other fail
 and a bug that shows in ``evolve`` or in a release, is fatal: nothing more is released, ``on_fatal``
 is called once, and waiting callers get the error.
 
+A command that needs stored segments (`SegmentLoader.needs`) is parked until they are read, and so
+are all later ones: decisions come in the order of submission. A segment that can't be read is a
+failure of the journal.
+
 A relaxed journal (`JournalSettings.sync_interval_ms`) counts entries as durable when they are
 written; the flusher syncs it on a timer, and at once for `Runtime.sync`.
 
@@ -32,10 +36,12 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 from google.protobuf.message import Message
 
 from velaray.actors.machine import (
+    Decision,
     Machine,
     Reason,
     Refusal,
     SegmentKeeper,
+    SegmentLoader,
     StateT,
     digest,
 )
@@ -189,6 +195,10 @@ class VolatileJournal:
         """Never called, since ``commit`` can't fail. Raises `Misuse`."""
         raise Misuse("a volatile journal keeps nothing")
 
+    async def read_segment(self, place: StoredSegment) -> bytes:
+        """Never called, since nothing is stored. Raises `Misuse`."""
+        raise Misuse("a volatile journal keeps nothing")
+
     async def close(self) -> None:
         """There is nothing to release."""
 
@@ -216,9 +226,12 @@ class Runtime(Generic[StateT]):
         "_flushing_bytes",
         "_frame_bytes",
         "_full",
+        "_held",
         "_journal",
         "_keeper",
         "_latency",
+        "_loader",
+        "_loading",
         "_machine",
         "_on_fatal",
         "_opened",
@@ -238,6 +251,7 @@ class Runtime(Generic[StateT]):
         "_sync_interval_s",
         "_sync_timer",
         "_syncing",
+        "_tried",
         "_waiting",
         "_wake",
         "damaged",
@@ -256,6 +270,7 @@ class Runtime(Generic[StateT]):
         """Not for hosts: `recover` and `volatile` return a runtime that runs."""
         self._machine = machine
         self._keeper = machine if isinstance(machine, SegmentKeeper) else None
+        self._loader = machine if isinstance(machine, SegmentLoader) else None
         self._journal = journal
         self._actor = actor
         self._clock_ms = clock_ms
@@ -273,11 +288,16 @@ class Runtime(Generic[StateT]):
         self._queued_bytes = 0
         self._flushing: list[tuple[Release, Any, tuple[Any, ...]]] = []
         self._flushing_bytes = 0
-        # Commands to decide later, during a roll-over or a rebuild.
-        self._parked: list[tuple[Any, Release]] | None = None
+        # Commands to decide later: during a roll-over or a rebuild (then they are held), or when
+        # the segments are loaded that the first of them needs.
+        self._parked: deque[tuple[Any, Release]] | None = None
+        self._held = False
+        self._loading: asyncio.Task[None] | None = None
         self._rebuilding = False
-        # While the disk is full: the error, and the events of the one command that is tried.
+        # While the disk is full: the error, and the one command that is tried, the time of its
+        # decision, and its events.
         self._full: StorageFull | None = None
+        self._tried: tuple[Any, int] = (None, 0)
         self._deferred: tuple[Message, ...] = ()
         self._behind: list[tuple[Any, Release]] = []  # decided after those
         self._closing = False
@@ -400,20 +420,24 @@ class Runtime(Generic[StateT]):
         release. On a full disk the reply is a `Refusal` STORAGE_FULL, possibly out of order. After
         a fatal error ``release`` is never called.
 
-        Raises `Stopped`, or what ``decide`` raised; then nothing happened. During a roll-over the
-        decision is postponed, and an error that it raises then is fatal.
+        Raises `Stopped`, or what ``decide`` raised; then nothing happened. During a roll-over, and
+        while segments are loaded, the decision is postponed, and an error that it raises then is
+        fatal.
         """
         if self._error is not None or self._closing:
             raise Stopped(self._actor, self._error) from self._error
-        if self._parked is not None:
-            self._parked.append((command, release))
-            return
-        self._decide(command, release)
+        self._decide_or_park(command, release)
 
     @property
     def puts_off(self) -> bool:
-        """Whether commands that are submitted now are decided later, because of a roll-over."""
+        """Whether commands that are submitted now are decided later, because of a roll-over or a
+        load."""
         return self._parked is not None
+
+    @property
+    def loads(self) -> bool:
+        """Whether commands wait for segments that are being read."""
+        return self._loading is not None
 
     async def ask(self, command: Any, submitted: Callable[[], None] | None = None) -> Any:
         """Submit ``command`` and wait for its reply.
@@ -451,6 +475,7 @@ class Runtime(Generic[StateT]):
         if self._rebuilding and self._full is not None:
             raise self._full
         found = query(self._state)
+        self._evict()
         if self._settled():
             return found
 
@@ -519,9 +544,27 @@ class Runtime(Generic[StateT]):
 
     # ---------------------------------------------------------------- deciding
 
-    def _decide(self, command: Any, release: Release) -> None:
+    def _decide_or_park(self, command: Any, release: Release) -> None:
+        if self._parked is not None:
+            self._parked.append((command, release))
+            return
+        now_ms = self._clock_ms()
+        if missing := self._missing(command, now_ms):
+            self._parked = deque([(command, release)])
+            self._load(missing)
+        else:
+            self._decide(command, release, now_ms)
+
+    def _decide(self, command: Any, release: Release, now_ms: int) -> None:
         self._commands += 1
-        decision = self._machine.decide(self._state, command, self._clock_ms())
+        decision = self._machine.decide(self._state, command, now_ms)
+        try:
+            self._take(decision, command, release, now_ms)
+        finally:
+            self._evict()
+
+    def _take(self, decision: Decision, command: Any, release: Release, now_ms: int) -> None:
+        """Apply a decision, and stage its events, or release its reply."""
         events = decision.events
         if not events:
             if self._settled():
@@ -545,7 +588,7 @@ class Runtime(Generic[StateT]):
             return
         else:  # on a full disk the state changes after the write
             self._stage([encode(event) for event in events], decision.blob)
-            self._deferred = events
+            self._tried, self._deferred = (command, now_ms), events
         self._waiting.append((release, decision.reply, decision.effects))
         if self._staged_bytes >= self._frame_bytes and not self._deferred:
             self._queue()
@@ -590,6 +633,49 @@ class Runtime(Generic[StateT]):
         self._staged.append((last, blob))
         self._staged_bytes += len(last) if blob is None else len(last) + len(blob)
 
+    # ---------------------------------------------------------------- stored segments
+
+    def _missing(self, command: Any, now_ms: int) -> Sequence[StoredSegment]:
+        """The stored segments that must be loaded before ``command`` is decided."""
+        return () if self._loader is None else self._loader.needs(self._state, command, now_ms)
+
+    def _load(self, missing: Sequence[StoredSegment]) -> None:
+        """Load segments for the first parked command, then decide the parked ones."""
+        loading = self._load_for_parked(missing)
+        name = f"loader of {self._actor}"
+        self._loading = asyncio.get_running_loop().create_task(loading, name=name)
+        self._loading.add_done_callback(self._loader_ended)
+
+    async def _load_for_parked(self, missing: Sequence[StoredSegment]) -> None:
+        unreadable: JournalError | None = None
+        try:
+            await self._fetch(missing)
+        except JournalError as error:
+            unreadable = error
+        self._loading = None
+        if unreadable is not None and self._parked:
+            # A roll-over may have copied the segment, and its old ledger may be gone.
+            missing_now = self._missing(self._parked[0][0], self._clock_ms())
+            if not set(missing).isdisjoint(missing_now):
+                self._fail(unreadable)
+        self._unpark()
+        self._wake.set()
+
+    async def _fetch(self, missing: Sequence[StoredSegment]) -> None:
+        for name, place in {place.name: place for place in missing}.items():
+            raw = await self._journal.read_segment(place)
+            if self._loader is not None:
+                self._loader.provide(self._state, name, raw)
+
+    def _loader_ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fail(error)
+
+    def _evict(self) -> None:
+        if self._loader is not None:
+            self._loader.evict(self._state)
+
     async def _answer(self, future: asyncio.Future[Any]) -> Any:
         self._asked.add(future)
         try:
@@ -603,7 +689,7 @@ class Runtime(Generic[StateT]):
         while self._error is None:
             if self._has_work() or self._sync_asked or self._dropping or self._must_roll():
                 await self._flush()
-            elif not self._closing:
+            elif not self._closing or self._loading is not None:
                 self._wake.clear()
                 await self._wake.wait()
             elif self._journal.unsynced:
@@ -657,6 +743,8 @@ class Runtime(Generic[StateT]):
                     self._sync_interval_s, self._sync_due
                 )
         if self._deferred:
+            while missing := self._missing(*self._tried):
+                await self._fetch(missing)
             events, self._deferred, self._full = self._deferred, (), None
             self._apply(events, self._flushing[0][1])  # the first that waits is that command
         for release, reply, effects in self._flushing:
@@ -709,7 +797,8 @@ class Runtime(Generic[StateT]):
 
     async def _roll(self) -> None:
         """Commit everything, then continue in a new ledger that starts with the state."""
-        self._parked, self._roll_asked = [], False
+        self._hold()
+        self._roll_asked = False
         await self._commit()
         while self._queued or self._staged:
             await self._commit()
@@ -717,16 +806,19 @@ class Runtime(Generic[StateT]):
         try:
             ledger_id = await self._journal.roll(segments, digest(segments))
             self._on_checkpoint(self._state, self._journal.stored)
+            self._evict()
             self._enter(ledger_id)
             self._rolls += 1
         except StorageFull as error:
             self._full = error  # continue in the old ledger
+        self._held = False
         self._unpark()
 
     async def _start(self) -> None:
         segments = self._machine.snapshot(self._state)
         ledger_id = await self._journal.start(segments, digest(segments))
         self._on_checkpoint(self._state, self._journal.stored)
+        self._evict()
         self._enter(ledger_id)
         await self._commit()
         self._flusher = asyncio.get_running_loop().create_task(
@@ -739,19 +831,37 @@ class Runtime(Generic[StateT]):
         if self._keeper is not None and stored:
             self._keeper.on_checkpoint(state, stored)
 
+    def _hold(self) -> None:
+        """Park commands until `_held` is reset."""
+        self._held = True
+        if self._parked is None:
+            self._parked = deque()
+
     def _enter(self, ledger_id: int) -> None:
         self._opened = LedgerOpened(ledger_id=ledger_id, epoch=self._journal.epoch)
         self._evolve([self._opened])
 
     def _unpark(self) -> None:
-        for command, release in self._parked or ():  # grows if a release submits
-            self._decide(command, release)
-        self._parked = None
+        """Decide the parked commands, up to the first that needs a load."""
+        while self._parked and not self._held and self._loading is None:
+            command, release = self._parked[0]
+            now_ms = self._clock_ms()
+            if missing := self._missing(command, now_ms):
+                self._load(missing)
+            else:
+                self._parked.popleft()
+                self._decide(command, release, now_ms)  # whose release may park another one
+        if not self._held and self._loading is None:
+            self._parked = None
 
     def _decide_behind(self) -> None:
         behind, self._behind = self._behind, []
+        if self._parked is not None:  # by later commands
+            self._parked.extendleft(reversed(behind))
+            self._unpark()
+            return
         for command, release in behind:
-            self._decide(command, release)
+            self._decide_or_park(command, release)
 
     # ---------------------------------------------------------------- failing
 
@@ -766,7 +876,8 @@ class Runtime(Generic[StateT]):
             dropped, kept = dropped[:1], dropped[1:]
         self._drop()
         if not tried:
-            self._rebuilding, self._parked = True, self._parked or []
+            self._rebuilding = True
+            self._hold()
             self._rebuild(await self._journal.reload())
             if self._opened:
                 self._evolve([self._opened])
@@ -775,6 +886,7 @@ class Runtime(Generic[StateT]):
             self._refuse(release)
         for release, reply, effects in kept:
             release(reply, effects)
+        self._held = False
         self._decide_behind()
         self._unpark()
 
@@ -796,6 +908,7 @@ class Runtime(Generic[StateT]):
             machine.evolve(state, decode(record.event))
         machine.check(state)
         self._state = state
+        self._evict()
         self._replayed += len(recovered.records)
 
     def _refuse(self, release: Release) -> None:
@@ -830,6 +943,8 @@ class Runtime(Generic[StateT]):
         self._error = error
         self._drop()
         self._parked, self._behind = None, []
+        if self._loading is not None:
+            self._loading.cancel()
         if self._sync_timer is not None:
             self._sync_timer.cancel()
         for future in self._asked:

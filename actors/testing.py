@@ -25,6 +25,7 @@ from velaray.actors.machine import (
     Reason,
     Refusal,
     SegmentKeeper,
+    SegmentLoader,
     StateT,
     digest,
 )
@@ -54,6 +55,7 @@ class History(Generic[StateT]):
     def when(self, command: Any, now_ms: int = 0) -> Self:
         """Decide ``command`` and apply the events of the decision."""
         before = self._digests[-1]
+        self._load(command, now_ms)
         restored = self.machine.restore(bytes_of(self.machine.snapshot(self.state)))
         decision = self.machine.decide(self.state, command, now_ms)
         _expect(self._digest(self.state) == before, f"decide changed the state: {command}")
@@ -145,6 +147,14 @@ class History(Generic[StateT]):
                 self._digest(self.state) == live,
                 f"the state is another once a checkpoint has it after {_shown(event)}",
             )
+
+    def _load(self, command: Any, now_ms: int) -> None:
+        """Release what may leave memory, and load what the command needs."""
+        if isinstance(self.machine, SegmentLoader):
+            self.machine.evict(self.state)
+            while needed := self.machine.needs(self.state, command, now_ms):
+                for name, raw in bytes_of({place.name: place for place in needed}).items():
+                    self.machine.provide(self.state, name, raw)
 
     def _stored(self) -> dict[str, StoredSegment]:
         """The state's segments as places in a checkpoint."""

@@ -228,6 +228,14 @@ class Journal:
         recovered, _ = await recover(self._store, self.key, self._trusted_ledgers(), self._lost)
         return recovered
 
+    async def read_segment(self, place: StoredSegment) -> bytes:
+        """The bytes of a segment of a checkpoint.
+
+        Raises `CorruptJournal` if they are damaged or gone, and what reading raises. If the
+        segment wasn't stored elsewhere meanwhile, the journal must be recovered anew.
+        """
+        return await self._places.read(place)
+
     def _lost(self, error: JournalError) -> None:
         self._failure = self._failure or error
         self.on_lost(error)

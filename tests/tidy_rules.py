@@ -186,7 +186,7 @@ _DECODERS = {"json", "msgpack"}
 # Callables that machines may hold and reads that they may make: ``path::place`` and the reason.
 PURE_EXCEPTIONS: dict[str, str] = {
     "actors/catalog/policies.py::Policy.reader": "a pure function in a constant table",
-    "actors/sets/acknowledged_ranges.py::_unpack": "cold segments are still read on demand",
+    "actors/sets/acknowledged_ranges.py::_unpack": "called by readers outside of machines",
 }
 
 

@@ -438,13 +438,34 @@ class CoordinatorMachine:
         return state
 
     def on_checkpoint(self, state: CoordinatorState, stored: Mapping[str, StoredSegment]) -> None:
-        """Note where a durable checkpoint of the state has its segments; unneeded ones may leave
-        memory."""
+        """Note where a durable checkpoint of the state has its segments."""
         state.aborted.on_checkpoint(_numbered(stored))
 
     def needs_checkpoint(self, state: CoordinatorState) -> bool:
         """Whether a checkpoint is due, so that memory can be freed."""
         return state.aborted.needs_checkpoint()
+
+    def needs(self, state: CoordinatorState, command: Any, now_ms: int) -> Sequence[StoredSegment]:
+        """The stored segments that ``command`` may read and that aren't in memory."""
+        if not state.aborted.cold_count():
+            return ()
+        match command:
+            case CommitInSequence(sequences=sequences):
+                named = tuple(sequences)
+            case Decide() | Finish() | MayJoin() | AddPartitions() | AddSubscriptions():
+                named = (command.sequence,)
+            case _:
+                return ()
+        return [place for at in named for place in state.aborted.cold_within(at, at + 1)]
+
+    def provide(self, state: CoordinatorState, name: str, raw: bytes) -> None:
+        """Take the bytes of a stored segment into memory."""
+        for number in _numbered({name: raw}):
+            state.aborted.provide(number, raw)
+
+    def evict(self, state: CoordinatorState) -> None:
+        """Release the memory of stored segments until the budget is kept."""
+        state.aborted.evict()
 
 
 def _decided(state: CoordinatorState, sequence: int, commit: bool) -> None:

@@ -99,6 +99,7 @@ from velaray.actors.partition.trimming import (
     evolve_idle,
     evolve_trimmed,
     evolve_unlisted,
+    needs_of_trim,
 )
 from velaray.events.events_pb2 import (
     CompactionBegun,
@@ -890,8 +891,7 @@ class PartitionMachine:
         )
 
     def on_checkpoint(self, state: PartitionState, stored: Mapping[str, StoredSegment]) -> None:
-        """Note where a durable checkpoint of the state has its segments; unneeded ones may leave
-        memory."""
+        """Note where a durable checkpoint of the state has its segments."""
         transactions.on_checkpoint(state.transactions, stored)
         origins.on_checkpoint(state.origins, stored)
         outgoing_transactions.on_checkpoint(state.outgoing, stored)
@@ -899,6 +899,28 @@ class PartitionMachine:
     def needs_checkpoint(self, state: PartitionState) -> bool:
         """Whether a checkpoint is due, so that memory can be freed."""
         return state.transactions.hidden.needs_checkpoint()
+
+    def needs(self, state: PartitionState, command: Any, now_ms: int) -> Sequence[StoredSegment]:
+        """The stored segments that ``command`` may read and that aren't in memory."""
+        hidden = state.transactions.hidden
+        if not hidden.cold_count():
+            return ()
+        match command:
+            case Publish() if command.transaction is not None:
+                return hidden.cold_within(state.end_offset, state.end_offset + 1)
+            case EndTransaction() | EndRemote():
+                return transactions.needs(state.transactions, command.transaction)
+            case Trim():
+                return needs_of_trim(state, command, now_ms)
+        return ()
+
+    def provide(self, state: PartitionState, name: str, raw: bytes) -> None:
+        """Take the bytes of a stored segment into memory."""
+        transactions.provide(state.transactions, name, raw)
+
+    def evict(self, state: PartitionState) -> None:
+        """Release the memory of stored segments until the budget is kept."""
+        state.transactions.hidden.evict()
 
 
 _RARE = ("deleted", "trimmed", "gone", "idle", "undecided", "foreign", "fence", "skipped")

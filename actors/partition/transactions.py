@@ -166,9 +166,20 @@ def restore(segments: Mapping[str, bytes]) -> Transactions:
 
 
 def on_checkpoint(state: Transactions, stored: Mapping[str, StoredSegment]) -> None:
-    """Note where a durable checkpoint of the state has its segments; unneeded ones may leave
-    memory."""
+    """Note where a durable checkpoint of the state has its segments."""
     state.hidden.on_checkpoint(_numbered(stored))
+
+
+def needs(state: Transactions, transaction: TransactionId) -> list[StoredSegment]:
+    """The cold segments of hidden entries that the end of the transaction may change."""
+    ranges = state.ongoing.get(transaction, ())
+    return [place for first, end in ranges for place in state.hidden.cold_within(first, end)]
+
+
+def provide(state: Transactions, name: str, raw: bytes) -> None:
+    """Take the bytes of a stored segment of hidden entries into memory; others are ignored."""
+    for number in _numbered({name: raw}):
+        state.hidden.provide(number, raw)
 
 
 def _numbered(segments: Mapping[str, SegmentT]) -> dict[int, SegmentT]:

@@ -26,6 +26,7 @@ from velaray.events.events_pb2 import (
     SubscriptionIdle,
     TrimmedLedger,
 )
+from velaray.events.segments import StoredSegment
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,14 @@ def decide_trim(state: PartitionState, command: Trim, now_ms: int) -> Decision:
         at_ms=now_ms,
     )
     return Decision((event,), Trimmed(tuple(each.ledger_id for each in going)))
+
+
+def needs_of_trim(state: PartitionState, command: Trim, now_ms: int) -> list[StoredSegment]:
+    """The cold segment of hidden entries that the log begins in after the trim."""
+    going = set(decide_trim(state, command, now_ms).reply.ledger_ids) | set(state.table.gone())
+    kept = (first for ledger_id, first in state.table.ledgers() if ledger_id not in going)
+    first = next(kept, state.end_offset)
+    return state.transactions.hidden.cold_within(first, first + 1, full=True)
 
 
 def decide_forget(state: PartitionState, command: ForgetTrimmed) -> Decision:

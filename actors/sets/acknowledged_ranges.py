@@ -6,16 +6,17 @@ stored form, not decoded yet), or *cold* (only its summary and its place in a ch
 memory). A change drops the segment's place and makes it *dirty* until the next checkpoint stores
 it. Only segments that aren't dirty become cold, so a segment that isn't in memory is on disk.
 
-Beyond the budget the least recently used segments become cold: after a checkpoint, and when a cold
-segment is read. A cold segment is read synchronously when it is needed: a few KiB. Which segments
-are cold is invisible to callers, except that reading one may raise `JournalError`; the host must
-stop then.
+Beyond the budget `AcknowledgedRanges.evict` makes the least recently used segments cold. A machine
+names the cold segments that a command touches (`AcknowledgedRanges.cold_within` and the like), and
+its host loads them before. A reader that doesn't do so reads a cold segment synchronously: a few
+KiB. Which segments are cold is invisible to it, except that reading one may raise `JournalError`;
+the host must stop then.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from sortedcontainers import SortedDict
 
@@ -30,7 +31,7 @@ from velaray.actors.sets.ack_segments import (
 )
 from velaray.actors.sets.bitmaps import Bitmap
 from velaray.actors.sets.offset_sets import OffsetSet, Range, gaps
-from velaray.events.segments import Segment, StoredSegment
+from velaray.events.segments import Segment, StoredSegment, segment_digest
 
 SEGMENT = 1 << 16
 """Offsets per segment; as bits they take 8 KiB."""
@@ -80,12 +81,13 @@ class _Segment:
 class AcknowledgedRanges:
     """Acknowledged offsets, and the masks of partly acknowledged batches."""
 
-    __slots__ = ("_budget", "_form", "_recent", "_segments", "_size")
+    __slots__ = ("_budget", "_form", "_grown", "_recent", "_segments", "_size")
 
     def __init__(self, form: type[OffsetSet] | None = None, budget: int | None = None) -> None:
         self._form = FORM if form is None else form
         self._budget = BUDGET if budget is None else budget
         self._size = SEGMENT
+        self._grown = False  # since the last eviction
         self._segments: SortedDict = SortedDict()  # number -> _Segment
         self._recent: OrderedDict[int, _Segment] = OrderedDict()  # those in memory
 
@@ -154,7 +156,8 @@ class AcknowledgedRanges:
     def mask(self, offset: int) -> int | None:
         """The remaining mask of the batch at ``offset``; None unless it is partly acknowledged."""
         number, within = divmod(offset, self._size)
-        if number not in self._segments:
+        segment = self._segments.get(number)
+        if segment is None or (segment.summary is not None and not segment.summary.partial):
             return None
         partial = self._open(number).partial
         mask: int | None = partial.get(within) if partial else None
@@ -294,7 +297,70 @@ class AcknowledgedRanges:
         """Note the places of segments in a durable checkpoint of the present content."""
         for number, place in stored.items():
             self._segments[number].stored = place
-        self._evict(None)
+        self._grown = True
+
+    def cold(self) -> list[StoredSegment]:
+        """The places of all cold segments, ascending."""
+        return [] if not self.cold_count() else self._cold(self._segments)
+
+    def cold_within(self, first: int, end: int, *, full: bool = False) -> list[StoredSegment]:
+        """The places of the cold segments that reading or acknowledging ``first`` to ``end`` - 1
+        touches; ``full``: also those whose every entry is acknowledged."""
+        if not self.cold_count():
+            return []
+        numbers = self._numbers(first, end)
+        if not full:
+            numbers = [at for at in numbers if self._count(self._segments[at]) < self._size]
+        return self._cold(numbers)
+
+    def cold_ahead(self, offset: int) -> list[StoredSegment]:
+        """The place of the cold segment that `next_missing` of ``offset`` reads, or that has its
+        result; none if that is in memory."""
+        number, within = divmod(offset, self._size)
+        while self.cold_count() and (segment := self._segments.get(number)) is not None:
+            if self._count(segment) < self._size:
+                if number not in self._recent:
+                    return self._cold([number])
+                if self._acked(number).next_missing(within) < self._size:
+                    return []
+            number, within = number + 1, 0
+        return []
+
+    def cold_front(self) -> list[StoredSegment]:
+        """The places of the cold segments with the first acknowledged entry and the first partly
+        acknowledged batch."""
+        if not self.cold_count():
+            return []
+        known = [(at, self._summary(segment)) for at, segment in self._segments.items()]
+        whole = [at for at, each in known if each.acked][:1]
+        return self._cold({*whole, *[at for at, each in known if each.partial][:1]})
+
+    def _cold(self, numbers: Iterable[int]) -> list[StoredSegment]:
+        found = []
+        for number in numbers:
+            if number not in self._recent:
+                place = self._segments[number].stored
+                assert place is not None
+                found.append(place)
+        return found
+
+    def provide(self, number: int, raw: bytes) -> None:
+        """Take the stored bytes of a cold segment into memory; ignored if the segment isn't cold,
+        or changed meanwhile."""
+        segment: _Segment | None = self._segments.get(number)
+        if segment is None or number in self._recent:
+            return
+        assert segment.stored is not None
+        if segment.stored.digest == segment_digest(raw):
+            segment.packed = raw
+            self._recent[number] = segment
+            self._grown = True
+
+    def evict(self) -> None:
+        """Make segments cold until the budget is kept, if more than before is in memory."""
+        if self._grown:
+            self._grown = False
+            self._evict(None)
 
     def memory(self) -> int:
         """The approximate size in bytes of the segments in memory."""
@@ -384,7 +450,7 @@ class AcknowledgedRanges:
         return segment
 
     def _unpack(self, number: int, segment: _Segment) -> None:
-        raw = segment.packed
+        raw, known = segment.packed, number in self._recent
         if raw is None:
             assert segment.stored is not None
             raw = segment.stored.read()
@@ -393,7 +459,9 @@ class AcknowledgedRanges:
         segment.acked, segment.partial = acked, SortedDict(masks) if masks else None
         segment.packed = segment.summary = None
         self._recent[number] = segment
-        self._evict(number)
+        self._grown = True
+        if not known:
+            self._evict(number)
 
     def _changing(self, number: int) -> _Segment:
         """The open segment, without its stored place: it is about to change."""

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from velaray.actors.sets.ack_segments import Mask
 from velaray.actors.sets.acknowledged_ranges import AcknowledgedRanges
 from velaray.actors.sets.offset_sets import Range
+from velaray.events.segments import StoredSegment
 
 _WORD = (1 << 64) - 1
 
@@ -151,6 +152,32 @@ class Cursor:
     def backlog(self, end_offset: int) -> int:
         """Entries before ``end_offset`` that aren't wholly acknowledged."""
         return max(end_offset - self.acked_before, 0) - self._acked_ranges.size()
+
+    def cold_for_acks(
+        self, ranges: Iterable[Range], offsets: Iterable[int] = (), *, full: bool = False
+    ) -> list[StoredSegment]:
+        """The places of the cold segments that acknowledging these ranges, and batches at these
+        offsets, may read. ``full``: also if they may be acknowledged already."""
+        beyond, mark = self._acked_ranges, self.acked_before
+        if not beyond.cold_count():
+            return []
+        parts = [*ranges, *((at, at + 1) for at in offsets)]
+        found = [
+            place
+            for first, end in parts
+            for place in beyond.cold_within(max(first, mark), end, full=full)
+        ]
+        if any(first <= mark < end for first, end in parts):  # the mark moves
+            found += [place for _, end in parts if end > mark for place in beyond.cold_ahead(end)]
+        return found
+
+    def cold_for_mark(self, offset: int) -> list[StoredSegment]:
+        """The places of the cold segments that acknowledging everything before ``offset``, and a
+        part of the batch there, may read."""
+        beyond, mark = self._acked_ranges, self.acked_before
+        places = (max(offset, mark), max(offset + 1, mark))
+        ahead = [place for each in places for place in beyond.cold_ahead(each)]
+        return [*beyond.cold_within(offset, offset + 1), *ahead]
 
     def check(self) -> None:
         """Raise `InvariantViolation` if an invariant is broken."""

@@ -421,8 +421,7 @@ class SubscriptionMachine:
         return SubscriptionState(created, cursor, gone, counts, dead, pending, others)
 
     def on_checkpoint(self, state: SubscriptionState, stored: Mapping[str, StoredSegment]) -> None:
-        """Note where a durable checkpoint of the state has its segments; unneeded ones may leave
-        memory."""
+        """Note where a durable checkpoint of the state has its segments."""
         state.cursor.beyond.on_checkpoint(_numbered(stored))
         remote_progress.on_checkpoint(state.remote, stored)
 
@@ -431,6 +430,64 @@ class SubscriptionMachine:
         return state.cursor.beyond.needs_checkpoint() or remote_progress.needs_checkpoint(
             state.remote
         )
+
+    def needs(self, state: SubscriptionState, command: Any, now_ms: int) -> Sequence[StoredSegment]:
+        """The stored segments that ``command`` may read and that aren't in memory."""
+        if not state.cursor.beyond.cold_count() and not state.remote:
+            return ()
+        found = _needs_of_cursor(state, command)
+        if state.remote:
+            found += remote_progress.needs(state.remote, command)
+            if isinstance(command, Reset | Restore):
+                found += state.remote.taken.beyond.cold()
+        return found
+
+    def provide(self, state: SubscriptionState, name: str, raw: bytes) -> None:
+        """Take the bytes of a stored segment into memory."""
+        if name.startswith(_ACKED_RANGES):
+            state.cursor.beyond.provide(int(name.removeprefix(_ACKED_RANGES)), raw)
+        else:
+            remote_progress.provide(state.remote, name, raw)
+
+    def evict(self, state: SubscriptionState) -> None:
+        """Release the memory of stored segments until the budgets are kept."""
+        state.cursor.beyond.evict()
+        if state.remote:
+            remote_progress.evict(state.remote)
+
+
+def _needs_of_cursor(state: SubscriptionState, command: Any) -> list[StoredSegment]:
+    """The cold segments of the cursor that ``command`` may read."""
+    cursor, pending = state.cursor, state.pending
+    beyond = cursor.beyond
+    if not beyond.cold_count():
+        return []
+    found: list[StoredSegment] = []
+    if pending and pending.advancing is not None:
+        offset = pending.advancing[1].offset  # compared with the mark after each event
+        found += beyond.cold_within(offset, offset + 1)
+    match command:
+        case Ack() | TakeProgress() | AckInTransaction():
+            found += cursor.cold_for_acks(command.ranges, (each[0] for each in command.partial))
+        case AckBefore() | AckBeforeInTransaction():
+            found += cursor.cold_for_mark(command.offset)
+        case Expire() | IntendDeadLetters():
+            found += cursor.cold_for_acks(command.ranges)
+        case ConfirmMoved():
+            found += cursor.cold_for_acks((), command.offsets, full=True)
+        case NoteDeliveries():
+            mark = cursor.acked_before
+            for part in (*command.begun, *command.returned, *command.begun_again):
+                found += (place for at in part for place in beyond.cold_ahead(max(at, mark)))
+        case EndTransactionAcks():
+            found += pending_acks.needs(pending, cursor, command)
+        case Reset(shared=True) | Restore():
+            found += beyond.cold()
+        case Reset():
+            gone = Cursor(command.next_offset, command.gone)
+            if gone.acked_before == cursor.acked_before:  # compared as a whole
+                found += beyond.cold()
+    return found
 
 
 def _numbered(segments: Mapping[str, SegmentT]) -> dict[int, SegmentT]:

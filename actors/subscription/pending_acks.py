@@ -49,6 +49,7 @@ from velaray.events.events_pb2 import (
     TransactionAcksEnded,
 )
 from velaray.events.ids import TransactionId
+from velaray.events.segments import StoredSegment
 
 
 class BatchAck(NamedTuple):
@@ -378,6 +379,18 @@ def decide_end(pending: PendingAcks, cursor: Cursor, command: EndTransactionAcks
         partial = {at: mask for at, mask in partial.items() if at >= before.offset}
     reply = AcksEnded(tuple(ranges), tuple(sorted(partial.items())))
     return Decision((*events, ended), reply)
+
+
+def needs(pending: PendingAcks, cursor: Cursor, command: EndTransactionAcks) -> list[StoredSegment]:
+    """The cold segments of ``cursor`` that the command may read."""
+    mine = pending.of(command.transaction)
+    if mine is None or not command.commit:
+        return []
+    found = cursor.cold_for_acks(mine.ranges, mine.partial)
+    if mine.before is not None:  # the mark may go on behind what was acknowledged beyond it
+        places = [mine.before.offset, *(end - 1 for _, end in mine.ranges), *mine.partial]
+        found += [segment for place in places for segment in cursor.cold_for_mark(place)]
+    return found
 
 
 def _committed(

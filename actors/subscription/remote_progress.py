@@ -256,6 +256,22 @@ class Waiting:
             self.counts.setdefault(ledger_id, CountRuns()).raise_to(first, end, times)
         self._drop(max(self.passed, self.up_to))
 
+    def needs(self, told: Ahead, came: Position) -> list[StoredSegment]:
+        """The cold segments that `concerns`, `news`, `pass_to` and `add` may read."""
+        if not any(acked_ranges.cold_count() for acked_ranges in self.ledgers.values()):
+            return []
+        found: list[StoredSegment] = []
+        named = [*told.ranges, *(EntryRange(at, on, on + 1) for at, on, _ in told.partial)]
+        for ledger_id, first, end in named:
+            if ledger_id in self.ledgers:
+                found += self.ledgers[ledger_id].cold_within(first, end)
+        for ledger_id, entry_id in (came, told.up_to, self.passed, self.up_to):
+            if ledger_id in self.ledgers:
+                found += self.ledgers[ledger_id].cold_front()
+                behind = entry_id + 1
+                found += self.ledgers[ledger_id].cold_within(behind, behind + 1, full=True)
+        return found
+
     def _acked_ranges(self, ledger_id: int) -> AcknowledgedRanges:
         return self.ledgers.setdefault(ledger_id, AcknowledgedRanges())
 
@@ -557,7 +573,7 @@ def restore(segments: Mapping[str, bytes]) -> TakenProgress:
 
 
 def on_checkpoint(remote: TakenProgress, stored: Mapping[str, StoredSegment]) -> None:
-    """Note where a durable checkpoint has the segments; unneeded ones may leave memory."""
+    """Note where a durable checkpoint has the segments."""
     remote.taken.beyond.on_checkpoint(_numbered(stored))
     for (cluster, ledger_id), found in _blocks(stored).items():
         remote.waiting[cluster].ledgers[ledger_id].on_checkpoint(found)
@@ -569,6 +585,48 @@ def needs_checkpoint(remote: TakenProgress) -> bool:
     return remote.taken.beyond.needs_checkpoint() or any(
         acked_ranges.needs_checkpoint() for ledgers in waiting for acked_ranges in ledgers
     )
+
+
+# -- memory
+
+
+def needs(remote: TakenProgress, command: object) -> list[StoredSegment]:
+    """The cold segments that ``command`` may read, if it is a `TakeProgress`."""
+    if not isinstance(command, TakeProgress):
+        return []
+    taken = remote.taken
+    found: list[StoredSegment] = []
+    if taken.beyond.cold_count():
+        parts = [*command.ranges, *((at, at + 1) for at, _ in command.partial)]
+        found += taken.cold_for_acks(parts)
+        if command.first_offset > taken.acked_before:  # so the mark moves
+            marks = [command.first_offset, *(end - 1 for _, end in parts)]
+            found += [place for mark in marks for place in taken.cold_for_mark(mark)]
+    for cluster in {*command.ahead, *command.came}:
+        if waiting := remote.waiting.get(cluster):
+            ahead, came = command.ahead.get(cluster, Ahead()), command.came.get(cluster, NOWHERE)
+            found += waiting.needs(ahead, came)
+    return found
+
+
+def provide(remote: TakenProgress, name: str, raw: bytes) -> None:
+    """Take the bytes of a stored segment into memory; others are ignored."""
+    for number in _numbered({name: raw}):
+        remote.taken.beyond.provide(number, raw)
+    for (cluster, ledger_id), numbers in _blocks({name: raw}).items():
+        waiting = remote.waiting.get(cluster)
+        acked_ranges = waiting.ledgers.get(ledger_id) if waiting is not None else None
+        for number in numbers if acked_ranges is not None else ():
+            assert acked_ranges is not None
+            acked_ranges.provide(number, raw)
+
+
+def evict(remote: TakenProgress) -> None:
+    """Release the memory of stored segments until the budgets are kept."""
+    remote.taken.beyond.evict()
+    for waiting in remote.waiting.values():
+        for acked_ranges in waiting.ledgers.values():
+            acked_ranges.evict()
 
 
 def _numbered(segments: Mapping[str, SegmentT]) -> dict[int, SegmentT]:

@@ -78,7 +78,11 @@ class Acknowledgements:
     def _acknowledge(self, number: int, request_id: int, command: Ack | AckBefore) -> None:
         state = self._state
 
+        released = late = False
+
         def release(reply: Any, effects: Any) -> None:
+            nonlocal released
+            released = True
             self._late.pop(acked, None)
             if late and isinstance(reply, Acked):
                 state.dispatcher.acked(reply.ranges, reply.partial)
@@ -98,24 +102,28 @@ class Acknowledgements:
             state.dispatcher.acked([(before, after)] if before < after else [], partial)
 
         before = state.cursor.acked_before
-        late = False
         command.consumer = self._trace_number(number)
-        self._put_off(acked)
         state.runtime.submit(command, release)
-        acked()
-        late = not self._has(command)
+        if not released:
+            self._put_off(acked)
+        if state.runtime.loads:  # the cursor doesn't have it yet
+            late = True
+        else:
+            acked()
+            late = not self._has(command)
 
     def _put_off(self, acked: Callable[[], None]) -> None:
-        """If the runtime puts decisions off, repeat ``acked`` before each dispatch until this one
-        is durable: a redelivery in between must not contain what is acknowledged."""
+        """If the runtime puts off the decision on what was just submitted, repeat ``acked`` before
+        each dispatch until it is durable: a redelivery in between must not contain what is
+        acknowledged."""
         if self._state.runtime.puts_off:
             self._late[acked] = None
 
     def _has(self, command: Ack | AckBefore) -> bool:
         """Whether the cursor has what was just submitted.
 
-        It doesn't while the runtime rolls its journal or tries a disk that was full: then the
-        cursor changes later, and dispatch must learn of it then.
+        It doesn't while the runtime rolls its journal, loads segments or tries a disk that was
+        full: then the cursor changes later, and dispatch must learn of it then.
         """
         cursor = self._state.cursor
         if isinstance(command, AckBefore):
@@ -154,10 +162,17 @@ class Acknowledgements:
             if state.current:
                 state.dispatcher.set_aside(command.ranges, [part.offset for part in parts])
 
-        late = state.runtime.puts_off  # dispatch nothing until it is decided what is pending
-        state.paused += late
+        late = False
+
+        def submitted() -> None:
+            nonlocal late
+            late = state.runtime.puts_off  # dispatch nothing until it is decided what is pending
+            state.paused += late
+            if not state.runtime.loads:
+                set_aside()
+
         try:
-            accepted(await state.runtime.ask(command, set_aside))
+            accepted(await state.runtime.ask(command, submitted))
             set_aside()
         finally:
             state.paused -= late
@@ -210,9 +225,13 @@ class Acknowledgements:
             if state.current:
                 state.dispatcher.acked(command.ranges, command.partial)
 
-        self._put_off(acked)
+        def submitted() -> None:
+            self._put_off(acked)
+            if not state.runtime.loads:
+                acked()
+
         try:
-            reply = accepted(await state.runtime.ask(command, acked))
+            reply = accepted(await state.runtime.ask(command, submitted))
         finally:
             self._late.pop(acked, None)
         acked()

@@ -54,6 +54,7 @@ class Disk:
                 kept = StoredSegment(f"{number}", 1, 0, len(kept), segment_digest(kept), read)
             places[number] = kept
         held.on_checkpoint(places)
+        held.evict()
         return places
 
     def _read(self, raw: bytes) -> bytes:
@@ -68,6 +69,7 @@ def recovered(cursor: Cursor, disk: Disk, form: type, budget: int) -> Cursor:
     packed = {number: place.read() for number, place in places.items()}
     again.beyond.restore(cursor.beyond.segment_size, packed)
     again.beyond.on_checkpoint(places)
+    again.beyond.evict()
     return again
 
 

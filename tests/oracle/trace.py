@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields
+from functools import partial
 from typing import Any
 
 from google.protobuf.message import Message
@@ -20,7 +21,7 @@ from google.protobuf.message import Message
 from tests.oracle import names
 from tests.oracle.canonical import digest_of
 from tests.sim.run import SMALL_BUDGET, SMALL_SEGMENT
-from velaray.actors.machine import Machine, SegmentKeeper
+from velaray.actors.machine import Machine, SegmentKeeper, SegmentLoader
 from velaray.actors.runtime import Runtime
 from velaray.actors.sets import acknowledged_ranges
 from velaray.events.codec import decode, encode
@@ -183,6 +184,22 @@ class KeepingRecorder(Recorder):
         self._note("crowded", state, None, digest_of(found))
         return found
 
+    def needs(self, state: Any, command: Any, now_ms: int) -> Sequence[StoredSegment]:
+        """The stored segments that the command may read: no call, as it depends on memory."""
+        if not isinstance(self._machine, SegmentLoader):
+            return ()
+        return self._machine.needs(state, command, now_ms)
+
+    def provide(self, state: Any, name: str, raw: bytes) -> None:
+        """A stored segment comes into memory."""
+        assert isinstance(self._machine, SegmentLoader)
+        self._machine.provide(state, name, raw)
+
+    def evict(self, state: Any) -> None:
+        """Stored segments leave memory."""
+        if isinstance(self._machine, SegmentLoader):
+            self._machine.evict(state)
+
 
 def _outcome(decision: Any) -> bytes:
     events = tuple(encode(event) for event in decision.events)
@@ -256,6 +273,7 @@ def _again(
         case "decide":
             command, now_ms = given
             _complete(command)
+            _load(machine, states[number], given, contents)
             try:
                 return _outcome(machine.decide(states[number], command, now_ms))
             except (JournalError, LookupError, ValueError) as error:
@@ -281,6 +299,19 @@ def _complete(command: Any) -> None:
             object.__setattr__(command, each.name, each.default)
 
 
+def _load(machine: Any, state: Any, given: Any, contents: Mapping[bytes, bytes]) -> None:
+    """Release what may leave memory, and load what the command needs."""
+    if isinstance(machine, SegmentLoader):
+        machine.evict(state)
+        while needed := machine.needs(state, *given):
+            for place in needed:
+                machine.provide(state, place.name, contents[place.digest])
+
+
+def _unread(name: str) -> bytes:
+    raise AssertionError(f"{name} is read, but the machine didn't say that it needs it")
+
+
 def _stored(place: list[Any], contents: Mapping[bytes, bytes]) -> StoredSegment:
     name, ledger_id, offset, size, digest = place
-    return StoredSegment(name, ledger_id, offset, size, digest, lambda: contents[digest])
+    return StoredSegment(name, ledger_id, offset, size, digest, partial(_unread, name))

@@ -44,7 +44,7 @@ from tests.sim.moments import watch_moments
 from tests.sim.readers import ReaderScript
 from tests.sim.schema_checkers import SchemaEvidence
 from tests.sim.schemas import has_schemas, make_schema_cast
-from tests.sim.shadow import watch_journals
+from tests.sim.shadow import watch_journals, watch_reads
 from tests.sim.staff_checkers import STAFF_CHECKERS
 from tests.sim.stored import audit, expected_journals, read_log
 from tests.sim.tap import TappedConnection
@@ -220,6 +220,7 @@ def simulated(
         for name in ACKNOWLEDGEMENTS:
             replace(Acknowledgements, name, noted(getattr(Acknowledgements, name)))
         watch_journals(replace, history)
+        watch_reads(replace)
         shorten_units(replace)
         watch_deliveries(replace, history)
         watch_counts(replace, history)

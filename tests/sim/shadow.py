@@ -12,7 +12,8 @@ The events between two frames are compared together, since a comparison costs tw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -29,11 +30,12 @@ from tests.sim.history import History
 from tests.sim.loop import current_node
 from tests.sim.pasts import note
 from tests.sim.trimming import check_frame
-from velaray.actors.machine import Machine, SegmentKeeper
+from velaray.actors.machine import Decision, Machine, SegmentKeeper, SegmentLoader
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import CursorReset, CursorRestored, TransactionDecided
 from velaray.events.ids import ActorKind, TransactionId
 from velaray.events.segments import Segment, StoredSegment, digest_of
+from velaray.journal.checkpoint import Places
 from velaray.journal.errors import StorageFull
 from velaray.journal.journal import Journal
 from velaray.journal.recovery import Recovered
@@ -44,14 +46,22 @@ Replace = Callable[[Any, str, Any], None]
 class CheckedMachine:
     """A machine whose invariants are checked after every event that a live actor applies.
 
-    `live` is the state that the actor's runtime has.
+    `live` is the state that the actor's runtime has. A decision or an event that reads a stored
+    segment is an error: the machine must have said before that it needs it.
     """
+
+    deciding = False
+    """Whether a machine decides or evolves at this moment."""
 
     def __init__(self, machine: Machine[Any]) -> None:
         self.inner = machine
-        self.decide = machine.decide
         self.check = machine.check
         self.live: Any = None
+
+    def decide(self, state: Any, command: Any, now_ms: int) -> Decision:
+        """The decision of the machine."""
+        with _deciding():
+            return self.inner.decide(state, command, now_ms)
 
     def initial(self) -> Any:
         """The state before the first event."""
@@ -68,10 +78,12 @@ class CheckedMachine:
         self.live = state
         cursor = getattr(state, "cursor", None)
         if cursor is None:
-            self.inner.evolve(state, event)
+            with _deciding():
+                self.inner.evolve(state, event)
         else:
             mark, acked = cursor.acked_before, cursor.acked_count()
-            self.inner.evolve(state, event)
+            with _deciding():
+                self.inner.evolve(state, event)
             if not isinstance(event, CursorReset | CursorRestored):
                 mark_goes_forward(mark, acked, state.cursor, event)
         self.inner.check(state)
@@ -91,6 +103,32 @@ class CheckedMachine:
     def needs_checkpoint(self, state: Any) -> bool:
         """Whether a checkpoint is due for the sake of memory."""
         return isinstance(self.inner, SegmentKeeper) and self.inner.needs_checkpoint(state)
+
+    def needs(self, state: Any, command: Any, now_ms: int) -> Sequence[StoredSegment]:
+        """The stored segments that the command may read."""
+        if not isinstance(self.inner, SegmentLoader):
+            return ()
+        with _deciding():
+            return self.inner.needs(state, command, now_ms)
+
+    def provide(self, state: Any, name: str, raw: bytes) -> None:
+        """A stored segment comes into memory, which changes nothing else."""
+        assert isinstance(self.inner, SegmentLoader)
+        self.inner.provide(state, name, raw)
+
+    def evict(self, state: Any) -> None:
+        """Stored segments leave memory, which changes nothing else."""
+        if isinstance(self.inner, SegmentLoader):
+            self.inner.evict(state)
+
+
+@contextmanager
+def _deciding() -> Iterator[None]:
+    CheckedMachine.deciding = True
+    try:
+        yield
+    finally:
+        CheckedMachine.deciding = False
 
 
 class Shadow:
@@ -137,6 +175,22 @@ class Shadow:
 
     def _digests(self, state: Any) -> dict[str, bytes]:
         return {name: digest_of(kept) for name, kept in self._machine.snapshot(state).items()}
+
+
+def watch_reads(replace: Replace) -> None:
+    """End an actor whose machine reads a stored segment instead of saying that it needs it."""
+    read_now = Places._read_now
+
+    def guarded(self: Places, name: str, *place: Any) -> bytes:
+        if CheckedMachine.deciding:
+            actor = current_node().actor
+            error = AssertionError(f"the machine reads {name} and didn't say that it needs it")
+            if actor is not None:
+                actor.runtime._fail(error)
+            raise error
+        return read_now(self, name, *place)
+
+    replace(Places, "_read_now", guarded)
 
 
 def watch_journals(replace: Replace, history: History) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -183,7 +184,7 @@ def test_a_producer_that_comes_during_a_termination_hears_of_it() -> None:
 def test_a_producer_goes_on_behind_what_an_earlier_one_of_its_name_sent() -> None:
     async def scenario(setting: Setting) -> None:
         runtime = setting.partition.runtime
-        runtime._parked = []  # as while the journal rolls over
+        runtime._parked = deque()  # as while the journal rolls over
         runtime.submit(Publish("p", 7, 7, 1, b"entry", True), lambda reply, effects: None)
         setting.client.say(
             pb.CommandProducer(topic=str(TOPIC), producer_id=1, request_id=1, producer_name="p")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -119,7 +120,7 @@ def test_an_ack_while_the_journal_rolls_counts_when_it_is_decided():
     async def scenario(partition: FakePartition) -> None:
         partition.attach(1, 10)
         assert await partition.delivered() == [(1, offset) for offset in range(5)]
-        partition.runtime._parked = []
+        partition.runtime._parked = deque()
         partition.tell(AckEntries(1, 7, 5, [0, 3], []))
         partition.tell(AckEntriesBefore(1, 8, 5, 4, None))
         assert AckReceipt(1, 7, None) not in partition.said
@@ -143,7 +144,7 @@ def test_what_was_acknowledged_while_the_journal_rolls_is_not_delivered_as_a_who
         partition.attach(1, 5)
         assert await partition.delivered() == [(1, offset) for offset in range(5)]
         gate = slow_commits(partition)
-        partition.runtime._parked = []
+        partition.runtime._parked = deque()
         taken = None
         if by == "a consumer":
             partition.tell(AckEntries(1, 0, 5, [], [[0, [0]]]))
@@ -209,7 +210,7 @@ def test_nobody_gets_what_is_about_to_be_pending_in_a_transaction(rolling):
             return await commit()
 
         if rolling:
-            partition.runtime._parked = []
+            partition.runtime._parked = deque()
         else:
             partition.runtime.journal.commit = slow_commit  # type: ignore[method-assign]
         ack = [1, [0, 7], 5, [1, 3], [], False]

@@ -6,8 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from tests.sim.mutants.mutant import Mutant
+from velaray.actors.runtime import Runtime
 from velaray.actors.sets import acknowledged_ranges
 from velaray.actors.sets.acknowledged_ranges import AcknowledgedRanges
+from velaray.actors.subscription.machine import SubscriptionMachine
 from velaray.journal import journal
 from velaray.journal.journal import Journal
 
@@ -73,6 +75,24 @@ def _lose_parts_of_batches(original: Any) -> Any:
     return encode
 
 
+def _need_nothing(original: Any) -> Any:
+    def needs(self: SubscriptionMachine, *asked: Any) -> tuple[()]:
+        return ()
+
+    return needs
+
+
+def _overtake_parked_commands(original: Any) -> Any:
+    def decide_or_park(self: Runtime[Any], command: Any, release: Any) -> None:
+        now_ms = self._clock_ms()
+        if self._loading is not None and not self._held and not self._missing(command, now_ms):
+            self._decide(command, release, now_ms)
+        else:
+            original(self, command, release)
+
+    return decide_or_park
+
+
 MUTANTS: dict[str, Mutant] = {
     "miss-a-dirty-segment": Mutant(
         "a changed segment of acknowledged ranges counts as stored",
@@ -107,6 +127,16 @@ MUTANTS: dict[str, Mutant] = {
     "lose-parts-of-batches": Mutant(
         "a checkpoint lacks the ack set of the last batch of a segment",
         ((acknowledged_ranges, "encode_segment", _lose_parts_of_batches),),
+        within=100,
+    ),
+    "need-no-segment": Mutant(
+        "a subscription's machine doesn't say which stored segments it needs",
+        ((SubscriptionMachine, "needs", _need_nothing),),
+        within=50,
+    ),
+    "overtake-parked-commands": Mutant(
+        "commands that need no stored segment are decided before earlier ones that do",
+        ((Runtime, "_decide_or_park", _overtake_parked_commands),),
         within=100,
     ),
 }
