@@ -16,10 +16,9 @@ def make_actor(key: ActorKey, actor_system: ActorSystem) -> ActorBase:
 
             return CatalogActor(key, actor_system, Migrations)
         case ActorKind.PARTITION:
-            from velaray.broker.partition.partition_actor import PartitionActor
-            from velaray.geo.partition_geo import PartitionGeo
+            from velaray.geo.partition_actors import make_partition_actor
 
-            return PartitionActor(key, actor_system, PartitionGeo)
+            return make_partition_actor(key, actor_system)
         case ActorKind.SUBSCRIPTION:
             if key.subscription.startswith(REPLICATOR_PREFIX):
                 from velaray.geo.replication.replicator_actor import ReplicatorActor

@@ -5,42 +5,57 @@ See `velaray.broker.partition.geo_replication`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from velaray.actors.machine import Reason
 from velaray.broker.partition.geo_replication import MarkerHandler, Method
 from velaray.geo.inbound.inbound_keeper import InboundKeeper
-from velaray.geo.replication import outgoing_transactions, progress_export, remote_transactions
+from velaray.geo.replication import replication_view
 from velaray.geo.replication.progress_export import Changes
 from velaray.geo.replication.remote_progress import RemoteProgress
 from velaray.geo.replication.remote_transactions import RemoteTransactionSide
 from velaray.geo.replication.replication_keeper import ReplicationKeeper
-from velaray.geo.replication.replication_view import replication, replication_samples
 from velaray.geo.replication.snapshot_keeper import SnapshotKeeper
-from velaray.geo.tenant_migration import partition_failover, partition_moves
 from velaray.geo.tenant_migration.partition_fence import PartitionFence
 from velaray.topology.metrics import Sample
 from velaray.topology.rpc import RemoteError
 from velaray.wire.replication import Marker
 
-if TYPE_CHECKING:
-    from velaray.broker.partition.partition_actor import PartitionActor
+
+class Partition(replication_view.Partition, Protocol):
+    """What these parts need of the partition together."""
+
+    def spawn(self, work: Any) -> asyncio.Task[Any]:
+        """Run a coroutine that is cancelled with the partition."""
+        ...
 
 
 class PartitionGeo:
     """The parts that replicate and migrate one partition."""
 
-    def __init__(self, partition: PartitionActor, more_readable: Callable[[], None]) -> None:
-        """``more_readable`` is called when more may be readable."""
+    def __init__(
+        self,
+        partition: Partition,
+        fence: PartitionFence,
+        changes: Changes,
+        replication: ReplicationKeeper,
+        snapshots: SnapshotKeeper,
+        inbound: InboundKeeper,
+        progress: RemoteProgress,
+        transactions: RemoteTransactionSide,
+        methods: Mapping[str, Method],
+    ) -> None:
+        """``methods`` are the calls that the parts answer."""
         self._partition = partition
-        self.fence = PartitionFence(partition)
-        self.changes = Changes(partition)
-        self.replication = ReplicationKeeper(partition)
-        self.snapshots = SnapshotKeeper(partition, self.replication)
-        self.inbound = InboundKeeper(partition)
-        self.progress = RemoteProgress(partition)
-        self.transactions = RemoteTransactionSide(partition, more_readable)
+        self.fence = fence
+        self.changes = changes
+        self.replication = replication
+        self.snapshots = snapshots
+        self.inbound = inbound
+        self.progress = progress
+        self.transactions = transactions
         self._markers: dict[int, MarkerHandler] = {
             Marker.PROGRESS: self.progress.take,
             Marker.SNAPSHOT_REQUEST: self.snapshots.on_request,
@@ -52,11 +67,7 @@ class PartitionGeo:
             "replication": self._replication,
             "pulls": self._inbound,
             "import_progress": self._import_progress,
-            **partition_failover.methods(partition, self.progress),
-            **partition_moves.methods(partition, self.fence, self.progress, self.transactions),
-            **progress_export.methods(partition, self.changes),
-            **outgoing_transactions.methods(partition, self.replication),
-            **remote_transactions.methods(partition, self.transactions),
+            **methods,
         }
 
     def begin(self) -> None:
@@ -75,11 +86,11 @@ class PartitionGeo:
 
     async def described(self) -> dict[str, dict[str, Any]]:
         """Return the state of each replicator, by cluster."""
-        return await replication(self._partition, self.replication)
+        return await replication_view.replication(self._partition, self.replication)
 
     async def samples(self) -> list[Sample]:
         """Return what the replicators measure."""
-        return await replication_samples(self._partition, self.replication)
+        return await replication_view.replication_samples(self._partition, self.replication)
 
     async def _replication(self, args: dict[str, Any]) -> dict[str, dict[str, Any]]:
         return await self.described()

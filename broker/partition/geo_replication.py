@@ -1,7 +1,7 @@
 """What a partition needs of its replication to and from other clusters.
 
-The partition knows these protocols only. The layer above implements them and passes the factory
-to the partition's constructor (`velaray.geo.partition_geo`).
+The partition knows these protocols only. The layer above implements them
+(`velaray.geo.partition_geo`) and passes the factory to the partition's constructor.
 """
 
 from __future__ import annotations

@@ -8,22 +8,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from velaray.broker.partition import fencing
 from velaray.broker.partition.fencing import superseded_if_fenced
+from velaray.broker.topic_policies import TopicPolicies
 from velaray.geo.replication.replication_keeper import EXACT, STATUS_TIMEOUT_S, Kept
 from velaray.geo.replication.replicator_settings import Remote
 from velaray.topology.rpc import RemoteError, RpcConnection
 from velaray.topology.transient import TRANSIENT_OR_STORE
 
-if TYPE_CHECKING:
-    from velaray.broker.partition.partition_actor import PartitionActor
+
+class Partition(fencing.Partition, Protocol):
+    """What inbound replication needs of the partition."""
+
+    policies: TopicPolicies
+
+    def spawn(self, work: Any) -> asyncio.Task[Any]:
+        """Run a coroutine that is cancelled with the partition."""
+        ...
 
 
 class InboundKeeper:
     """The inbound replicators of one partition."""
 
-    def __init__(self, partition: PartitionActor) -> None:
+    def __init__(self, partition: Partition) -> None:
         self._partition = partition
         self._kept: dict[str, Kept] = {}
         self._lives = 0

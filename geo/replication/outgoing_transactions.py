@@ -5,9 +5,10 @@ See `velaray.actors.partition.outgoing_transactions`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
 from velaray.actors.machine import Refusal
 from velaray.actors.partition.outgoing_transactions import (
@@ -16,19 +17,29 @@ from velaray.actors.partition.outgoing_transactions import (
     OutgoingTransaction,
 )
 from velaray.actors.partition.state import PartitionState
+from velaray.actors.runtime import Runtime
 from velaray.broker.partition.geo_replication import Method, OutgoingReplication
 from velaray.events.ids import Position, TransactionId
 from velaray.topology.rpc import RemoteError
 
-if TYPE_CHECKING:
-    from velaray.broker.partition.partition_actor import PartitionActor
+ResultT = TypeVar("ResultT")
 
 AT_ONCE = 1000
 """The most transactions in one answer."""
 
 
+class Partition(Protocol):
+    """What these calls need of the partition."""
+
+    topic: str
+    runtime: Runtime[PartitionState]
+
+    async def read_certain(self, query: Callable[[Any], ResultT]) -> ResultT:
+        """Read the state of the newest activation."""
+
+
 async def name_participants(
-    partition: PartitionActor, replication: OutgoingReplication, args: dict[str, Any]
+    partition: Partition, replication: OutgoingReplication, args: dict[str, Any]
 ) -> None:
     """Store the partitions of a committed transaction whose entries go to the same clusters, and
     notify replicators. They are durable when this returns."""
@@ -38,9 +49,7 @@ async def name_participants(
     replication.tell_transactions()
 
 
-async def committed(
-    partition: PartitionActor, cluster: str, args: dict[str, Any]
-) -> dict[str, Any]:
+async def committed(partition: Partition, cluster: str, args: dict[str, Any]) -> dict[str, Any]:
     """The durable transactions for a cluster after number ``after``: number, transaction, offset
     and position of the last entry, and participants (None until they are known). Also the
     participants of those ``unnamed`` transactions that are known by now.
@@ -74,9 +83,7 @@ async def committed(
     return await partition.runtime.read(look)
 
 
-def _topics(
-    partition: PartitionActor, known: OutgoingTransaction, cluster: str
-) -> list[str] | None:
+def _topics(partition: Partition, known: OutgoingTransaction, cluster: str) -> list[str] | None:
     if known.participants is None:
         return None
     return list(known.participants.get(cluster, (partition.topic,)))
@@ -89,17 +96,17 @@ def _decided(state: PartitionState) -> Position:
     return state.table.next_position()
 
 
-async def confirm_replicated(partition: PartitionActor, cluster: str, numbers: list[int]) -> None:
+async def confirm_replicated(partition: Partition, cluster: str, numbers: list[int]) -> None:
     """Note that a cluster has received all entries of these transactions from here."""
     await _ask(partition, ConfirmReplicated(cluster, numbers))
 
 
-async def _ask(partition: PartitionActor, command: NameParticipants | ConfirmReplicated) -> None:
+async def _ask(partition: Partition, command: NameParticipants | ConfirmReplicated) -> None:
     reply = await partition.runtime.ask(command)
     if isinstance(reply, Refusal):
         raise RemoteError(reply.reason, reply.message)
 
 
-def methods(partition: PartitionActor, replication: OutgoingReplication) -> dict[str, Method]:
+def methods(partition: Partition, replication: OutgoingReplication) -> dict[str, Method]:
     """The calls about transactions that go to other clusters."""
     return {"name_participants": partial(name_participants, partition, replication)}

@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from velaray.actors.machine import Reason
 from velaray.actors.partition.origins import NOWHERE, place_before
 from velaray.actors.partition.state import PartitionState
+from velaray.actors.runtime import Runtime
 from velaray.broker.partition.geo_replication import Method
+from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.subscription.messages import (
     ExportProgress,
     FindUnacked,
@@ -32,13 +34,11 @@ from velaray.broker.subscription.messages import (
     LocateEntry,
 )
 from velaray.events.ids import Position
-from velaray.topology.messages import Request
+from velaray.topology.config import ClusterConfig
+from velaray.topology.messages import ReplyT, Request
 from velaray.topology.rpc import RemoteError, RpcConnectionClosed
 from velaray.wire.replication import REPLICATOR_PREFIX, is_replicated
 from velaray.wire.replication_pb2 import EntryRange, OriginProgress, SubscriptionProgress
-
-if TYPE_CHECKING:
-    from velaray.broker.partition.partition_actor import PartitionActor
 
 PART_BYTES = 64 << 10
 """The largest part, without its envelope."""
@@ -58,10 +58,32 @@ _LOOKS = (
 """The requests to subscriptions that change nothing."""
 
 
+class Subscriptions(Protocol):
+    """What the export needs of the table of subscriptions."""
+
+    channels: dict[str, SubscriptionChannel]
+
+    async def ask_subscription(self, name: str, request: Request[ReplyT]) -> ReplyT:
+        """Call a subscription's dispatcher, connected or not."""
+
+
+class Partition(Protocol):
+    """What the export needs of the partition."""
+
+    topic: str
+    config: ClusterConfig
+    runtime: Runtime[PartitionState]
+
+    @property
+    def subscriptions(self) -> Subscriptions:
+        """The table of subscriptions."""
+        ...
+
+
 class Changes:
     """A version for each durable subscription, which grows when its progress may have changed."""
 
-    def __init__(self, partition: PartitionActor) -> None:
+    def __init__(self, partition: Partition) -> None:
         self._partition = partition
         self._counts: Counter[str] = Counter()
 
@@ -260,7 +282,7 @@ def _add(parts: Parts, found: Mapping[str, Any], places: Places) -> None:
             parts.delivered(place, times)
 
 
-async def _ask(partition: PartitionActor, name: str, request: ExportProgress) -> dict[str, Any]:
+async def _ask(partition: Partition, name: str, request: ExportProgress) -> dict[str, Any]:
     """Ask the subscription, without waiting for acknowledgements that wait for a sync."""
     channel, found = partition.subscriptions.channels.get(name), None
     if channel is not None and channel.port is not None:
@@ -273,13 +295,13 @@ async def _ask(partition: PartitionActor, name: str, request: ExportProgress) ->
     return found
 
 
-async def export_progress(partition: PartitionActor, args: dict[str, Any]) -> dict[str, Any]:
+async def export_progress(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
     """The progress of ``subscription`` since the token ``since``, for ``cluster``.
 
     Returns ``parts`` (each a SubscriptionProgress), ``token``, and ``more``: whether to ask again
     with that token at once. The parts name only acknowledged entries, never acknowledgements that
     are pending in a transaction. Raises `RemoteError` (NOT_FOUND) for an unknown subscription, and
-    what `PartitionActor.ask_subscription` raises.
+    what `Subscriptions.ask_subscription` raises.
     """
     name, cluster, given = args["subscription"], args["cluster"], args.get("since")
     peers = None if args.get("peers") is None else sorted(args["peers"])
@@ -309,7 +331,7 @@ async def replicated_subscriptions(changes: Changes, args: dict[str, Any]) -> di
     return changes.revisions(all_of_them=bool(args.get("all")))
 
 
-def methods(partition: PartitionActor, changes: Changes) -> dict[str, Method]:
+def methods(partition: Partition, changes: Changes) -> dict[str, Method]:
     """The calls about progress."""
     return {
         "export_progress": partial(export_progress, partition),

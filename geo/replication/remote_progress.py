@@ -18,7 +18,7 @@ import contextlib
 import functools
 import weakref
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from velaray.actors.machine import Reason
 from velaray.actors.partition.machine import (
@@ -26,8 +26,12 @@ from velaray.actors.partition.machine import (
 )
 from velaray.actors.partition.origins import NOWHERE
 from velaray.actors.partition.state import PartitionState, SubscriptionRef
+from velaray.actors.runtime import Runtime
 from velaray.actors.subscription.progress_translation import Here, here
 from velaray.actors.subscription.remote_progress import Ahead
+from velaray.broker.partition.geo_replication import GeoReplication
+from velaray.broker.partition.maintenance import Maintenance
+from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.subscription.messages import GetWaiting, TakeRemoteProgress
 from velaray.broker.subscription.progress_form import (
     Part,
@@ -37,19 +41,67 @@ from velaray.broker.subscription.progress_form import (
     to_args,
 )
 from velaray.events.ids import Position
+from velaray.topology.actor_system import ActorSystem
+from velaray.topology.config import ClusterConfig
 from velaray.topology.messages import ReplyT, Request
 from velaray.topology.rpc import RemoteError
 from velaray.topology.transient import TRANSIENT_OR_STORE
-
-if TYPE_CHECKING:
-    from velaray.broker.partition.partition_actor import PartitionActor
-    from velaray.broker.partition.subscription_channel import SubscriptionChannel
 
 AT_ONCE = 4096
 """The most ranges, or parts of batches, in one call to a dispatcher."""
 
 SETTLE_S = 0.1
 """The least interval between rounds that settle subscriptions without consumers."""
+
+
+class Subscriptions(Protocol):
+    """What remote progress needs of the table of subscriptions."""
+
+    channels: dict[str, SubscriptionChannel]
+
+    async def ask_subscription(self, name: str, request: Request[ReplyT]) -> ReplyT:
+        """Call a subscription's dispatcher, connected or not."""
+
+    async def create_subscription(
+        self, name: str, start: StartAt | int, properties: dict[str, str]
+    ) -> SubscriptionRef:
+        """Create a durable subscription unless it exists."""
+
+
+class Log(Protocol):
+    """What remote progress needs of the partition's log."""
+
+    @property
+    def synced_offset(self) -> int:
+        """The offset after the newest entry that survives a loss of power."""
+        ...
+
+    async def sync(self) -> None:
+        """Return when all present entries survive a loss of power."""
+
+
+class Partition(Protocol):
+    """What remote progress needs of the partition."""
+
+    config: ClusterConfig
+    actor_system: ActorSystem
+    runtime: Runtime[PartitionState]
+    maintenance: Maintenance
+    geo: GeoReplication
+
+    @property
+    def log(self) -> Log:
+        """The log."""
+        ...
+
+    @property
+    def subscriptions(self) -> Subscriptions:
+        """The table of subscriptions."""
+        ...
+
+    def spawn(self, work: Any) -> asyncio.Task[Any]:
+        """Run a coroutine that is cancelled with the partition."""
+        ...
 
 
 class Ask(Protocol):
@@ -69,7 +121,7 @@ class Settled(NamedTuple):
 class RemoteProgress:
     """Applies progress to the subscriptions of one partition."""
 
-    def __init__(self, partition: PartitionActor) -> None:
+    def __init__(self, partition: Partition) -> None:
         self._partition = partition
         self._locks: weakref.WeakValueDictionary[int, asyncio.Lock] = weakref.WeakValueDictionary()
         # By subscription and origin: the end of the prefix that is applied or waits.

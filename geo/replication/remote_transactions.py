@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -38,14 +38,14 @@ from velaray.actors.partition.remote_transactions import (
     remote_id,
 )
 from velaray.actors.partition.state import PartitionState
+from velaray.actors.runtime import Runtime
 from velaray.broker.partition.geo_replication import Method
+from velaray.broker.partition.partition_metrics import PartitionMetrics
 from velaray.events.ids import ActorKey, InvalidNameError, Position, TopicName, TransactionId
 from velaray.geo.transient import TRANSIENT_ABROAD
+from velaray.topology.actor_system import ActorSystem
 from velaray.topology.rpc import RemoteError, reason_of
 from velaray.wire.replication_pb2 import TransactionsComplete
-
-if TYPE_CHECKING:
-    from velaray.broker.partition.partition_actor import PartitionActor
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 5.0
@@ -57,6 +57,25 @@ AT_ONCE = 256
 SETTLE_S = 10.0
 
 ResultT = TypeVar("ResultT")
+
+
+class Partition(Protocol):
+    """What transactions of other clusters need of the partition."""
+
+    topic: str
+    actor_system: ActorSystem
+    runtime: Runtime[PartitionState]
+    meter: PartitionMetrics
+
+    def spawn(self, work: Any) -> asyncio.Task[Any]:
+        """Run a coroutine that is cancelled with the partition."""
+        ...
+
+    async def call(self, method: str, args: dict[str, Any]) -> Any:
+        """Answer a call as if it came from another actor."""
+
+    async def read_certain(self, query: Callable[[Any], ResultT]) -> ResultT:
+        """Read the state of the newest activation."""
 
 
 @dataclass(slots=True)
@@ -71,7 +90,7 @@ class _Telling:
 class RemoteTransactionSide:
     """The transactions of other clusters in one partition."""
 
-    def __init__(self, partition: PartitionActor, ended: Callable[[], None]) -> None:
+    def __init__(self, partition: Partition, ended: Callable[[], None]) -> None:
         """``ended`` is called when more may be readable."""
         self._partition = partition
         self._on_end = ended
@@ -410,7 +429,7 @@ async def remote_arrived(side: RemoteTransactionSide, args: dict[str, Any]) -> N
     await side.arrived(_transaction(args), topic, topics, **verdict)
 
 
-async def remote_waits(partition: PartitionActor, args: dict[str, Any]) -> bool:
+async def remote_waits(partition: Partition, args: dict[str, Any]) -> bool:
     """Whether a transaction is complete here and waits for its verdict."""
     transaction = _transaction(args)
     return await partition.read_certain(lambda state: transaction in state.arriving.complete)
@@ -438,7 +457,7 @@ async def give_up_remote(side: RemoteTransactionSide, args: dict[str, Any]) -> d
 
 
 async def remote_transactions_of(
-    partition: PartitionActor, side: RemoteTransactionSide, args: dict[str, Any]
+    partition: Partition, side: RemoteTransactionSide, args: dict[str, Any]
 ) -> dict[str, Any]:
     """The state of other clusters' transactions here: the incomplete ones, the complete ones that
     wait for their deciding partition, and those that this partition decides."""
@@ -466,7 +485,7 @@ async def remote_transactions_of(
     return await partition.runtime.read(look)
 
 
-def methods(partition: PartitionActor, side: RemoteTransactionSide) -> dict[str, Method]:
+def methods(partition: Partition, side: RemoteTransactionSide) -> dict[str, Method]:
     """The calls about transactions of other clusters."""
     return {
         "foreign_arrived": partial(remote_arrived, side),

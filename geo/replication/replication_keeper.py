@@ -10,13 +10,16 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from velaray.actors.machine import Reason, Refusal
 from velaray.actors.partition.machine import CreateSubscription, DeleteSubscription, StartAt
 from velaray.broker.coordinator.coordinators import is_systems
+from velaray.broker.partition import fencing
 from velaray.broker.partition.fencing import superseded_if_fenced
+from velaray.broker.topic_policies import TopicPolicies
 from velaray.client.retry import Backoff
+from velaray.geo.replication import outgoing_transactions
 from velaray.geo.replication.outgoing_transactions import committed, confirm_replicated
 from velaray.geo.replication.replicator_settings import Remote
 from velaray.topology.metrics import Received
@@ -24,15 +27,37 @@ from velaray.topology.rpc import RemoteError, RpcConnection
 from velaray.topology.transient import TRANSIENT_OR_STORE
 from velaray.wire.replication import REPLICATOR_PREFIX, Marker, replicator_subscription
 
-if TYPE_CHECKING:
-    from velaray.broker.partition.partition_actor import PartitionActor
-
 logger = logging.getLogger("velaray")
 
 SYNC_S = 0.1
 """The interval between looks for new progress of subscriptions."""
 EXACT = "exact"
 STATUS_TIMEOUT_S = 5.0
+
+
+class Deletion(Protocol):
+    """Deletes subscriptions."""
+
+    async def delete_subscription(self, command: DeleteSubscription) -> None:
+        """Delete a durable subscription."""
+
+
+class Partition(fencing.Partition, outgoing_transactions.Partition, Protocol):
+    """What the replicators need of the partition."""
+
+    policies: TopicPolicies
+
+    @property
+    def deletion(self) -> Deletion:
+        """The deletion of subscriptions."""
+        ...
+
+    def spawn(self, work: Any) -> asyncio.Task[Any]:
+        """Run a coroutine that is cancelled with the partition."""
+        ...
+
+    async def call(self, method: str, args: dict[str, Any]) -> Any:
+        """Answer a call as if it came from another actor."""
 
 
 class Keeper(Protocol):
@@ -128,7 +153,7 @@ class Kept:
 class ReplicationKeeper:
     """The replicators of one partition."""
 
-    def __init__(self, partition: PartitionActor) -> None:
+    def __init__(self, partition: Partition) -> None:
         self._partition = partition
         self._kept: dict[str, Kept] = {}
         self._dropping: dict[str, asyncio.Task[None]] = {}

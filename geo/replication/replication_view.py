@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from velaray.broker.partition.maintenance import Maintenance
 from velaray.broker.subscription.messages import GetStats
+from velaray.events.ids import ActorKey
 from velaray.geo.replication.replication_keeper import ReplicationKeeper
+from velaray.topology.actor_system import ActorSystem
+from velaray.topology.config import ClusterConfig
+from velaray.topology.messages import ReplyT, Request
 from velaray.topology.metrics import Labels, Sample
 from velaray.topology.transient import TRANSIENT
 from velaray.wire.replication import replicator_subscription
-
-if TYPE_CHECKING:
-    from velaray.broker.partition.partition_actor import PartitionActor
 
 UNKNOWN: dict[str, Any] = {
     "state": "starting",
@@ -34,8 +36,43 @@ UNKNOWN: dict[str, Any] = {
 """The status of a replicator that doesn't answer."""
 
 
+class Subscriptions(Protocol):
+    """What the status needs of the table of subscriptions."""
+
+    async def ask_subscription(self, name: str, request: Request[ReplyT]) -> ReplyT:
+        """Call a subscription's dispatcher, connected or not."""
+
+
+class Log(Protocol):
+    """What the status needs of the partition's log."""
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the newest durable entry."""
+        ...
+
+
+class Partition(Protocol):
+    """What the status needs of the partition."""
+
+    key: ActorKey
+    config: ClusterConfig
+    actor_system: ActorSystem
+    maintenance: Maintenance
+
+    @property
+    def log(self) -> Log:
+        """The log."""
+        ...
+
+    @property
+    def subscriptions(self) -> Subscriptions:
+        """The table of subscriptions."""
+        ...
+
+
 async def replication(
-    partition: PartitionActor, replicators: ReplicationKeeper
+    partition: Partition, replicators: ReplicationKeeper
 ) -> dict[str, dict[str, Any]]:
     """By the name of the other cluster: the replicator's state and, if it is blocked, the reason;
     its backlog; the age of the oldest entry that isn't confirmed there, and of the oldest
@@ -46,7 +83,7 @@ async def replication(
 
 
 async def _described(
-    partition: PartitionActor, replicators: ReplicationKeeper, name: str
+    partition: Partition, replicators: ReplicationKeeper, name: str
 ) -> dict[str, Any]:
     now_ms = partition.actor_system.clock_ms()
     found = {**UNKNOWN, **(await replicators.status(name) or {})}
@@ -77,9 +114,7 @@ async def _described(
     }
 
 
-async def replication_samples(
-    partition: PartitionActor, replicators: ReplicationKeeper
-) -> list[Sample]:
+async def replication_samples(partition: Partition, replicators: ReplicationKeeper) -> list[Sample]:
     """Metrics of replicators, with Pulsar's names where it has them."""
     labels = Labels(partition.config.name, partition.key)
     samples = []

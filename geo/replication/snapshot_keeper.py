@@ -12,16 +12,25 @@ import asyncio
 import itertools
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
 
 from velaray.actors.machine import Reason
 from velaray.actors.partition.cursor_snapshots import Snapshot, SnapshotCache, SnapshotTaker
 from velaray.actors.partition.machine import StartAt
+from velaray.actors.partition.state import PartitionState, SubscriptionRef
+from velaray.actors.runtime import Runtime
+from velaray.broker.partition.geo_replication import GeoReplication
+from velaray.broker.partition.maintenance import Maintenance
+from velaray.broker.partition.subscription_channel import SubscriptionChannel
+from velaray.broker.partition.visibility import Visibility
 from velaray.broker.subscription.messages import GetMark, SkipTo
 from velaray.events.ids import Position
 from velaray.geo.replication.replication_keeper import ReplicationKeeper
+from velaray.topology.actor_system import ActorSystem
+from velaray.topology.config import ClusterConfig
+from velaray.topology.messages import ReplyT, Request
 from velaray.topology.rpc import RemoteError
 from velaray.topology.transient import TRANSIENT_OR_STORE
 from velaray.wire.replication import REPLICATED_SUBSCRIPTION, REPLICATOR_PREFIX, Marker
@@ -31,9 +40,6 @@ from velaray.wire.replication_pb2 import (
     ReplicatedSubscriptionsSnapshotResponse,
     ReplicatedSubscriptionsUpdate,
 )
-
-if TYPE_CHECKING:
-    from velaray.broker.partition.partition_actor import PartitionActor
 
 SNAPSHOT_S = 1.0
 """The interval of snapshots, and of looks at the subscriptions that passed one."""
@@ -48,10 +54,58 @@ MarkerT = TypeVar(
 )
 
 
+class Subscriptions(Protocol):
+    """What snapshots need of the table of subscriptions."""
+
+    channels: dict[str, SubscriptionChannel]
+
+    async def ask_subscription(self, name: str, request: Request[ReplyT]) -> ReplyT:
+        """Call a subscription's dispatcher, connected or not."""
+
+    async def create_subscription(
+        self, name: str, start: StartAt | int, properties: dict[str, str]
+    ) -> SubscriptionRef:
+        """Create a durable subscription unless it exists."""
+
+
+class Log(Protocol):
+    """What snapshots need of the partition's log."""
+
+    visibility: Visibility
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the newest durable entry."""
+        ...
+
+    async def sync(self) -> None:
+        """Return when all present entries survive a loss of power."""
+
+
+class Partition(Protocol):
+    """What snapshots need of the partition."""
+
+    config: ClusterConfig
+    actor_system: ActorSystem
+    runtime: Runtime[PartitionState]
+    maintenance: Maintenance
+    geo: GeoReplication
+
+    @property
+    def log(self) -> Log:
+        """The log."""
+        ...
+
+    @property
+    def subscriptions(self) -> Subscriptions:
+        """The table of subscriptions."""
+        ...
+
+
 class SnapshotKeeper:
     """The snapshots of one partition."""
 
-    def __init__(self, partition: PartitionActor, replication: ReplicationKeeper) -> None:
+    def __init__(self, partition: Partition, replication: ReplicationKeeper) -> None:
         self._partition = partition
         self._replication = replication
         self._taker = SnapshotTaker()

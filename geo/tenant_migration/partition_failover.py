@@ -3,28 +3,73 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from velaray.actors.partition.origins import Origin
+from velaray.actors.partition.state import PartitionState
+from velaray.actors.runtime import Runtime
 from velaray.actors.sets.offset_sets import gaps
+from velaray.broker.partition.entries import CachedEntry
 from velaray.broker.partition.geo_replication import Method
+from velaray.broker.partition.visibility import Visibility
 from velaray.broker.subscription.messages import GetUnacked
 from velaray.events.ids import Position
 from velaray.geo.replication.remote_progress import RemoteProgress
 from velaray.topology.fan_out import each
+from velaray.topology.messages import ReplyT, Request
 from velaray.wire.messages import publish_time
 from velaray.wire.replication import REPLICATOR_PREFIX
-
-if TYPE_CHECKING:
-    from velaray.broker.partition.partition_actor import PartitionActor
 
 _AT_ONCE = 4
 _LOOKED_AT = 10_000
 """The most unacknowledged entries in one request."""
 
 
+class Subscriptions(Protocol):
+    """What a failover needs of the table of subscriptions."""
+
+    async def ask_subscription(self, name: str, request: Request[ReplyT]) -> ReplyT:
+        """Call a subscription's dispatcher, connected or not."""
+
+
+class Log(Protocol):
+    """What a failover needs of the partition's log."""
+
+    visibility: Visibility
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the newest durable entry."""
+        ...
+
+    def kept_from(self, offset: int) -> int:
+        """Return the first offset at or after ``offset`` that isn't trimmed away."""
+        ...
+
+    async def entry(self, offset: int) -> CachedEntry:
+        """Read an entry."""
+        ...
+
+
+class Partition(Protocol):
+    """What a failover needs of the partition."""
+
+    topic: str
+    runtime: Runtime[PartitionState]
+
+    @property
+    def log(self) -> Log:
+        """The log."""
+        ...
+
+    @property
+    def subscriptions(self) -> Subscriptions:
+        """The table of subscriptions."""
+        ...
+
+
 async def failover_report(
-    partition: PartitionActor, progress: RemoteProgress, args: dict[str, Any]
+    partition: Partition, progress: RemoteProgress, args: dict[str, Any]
 ) -> dict[str, Any]:
     """Report what arrived from ``cluster``: the newest entry's position there and its publish time;
     for each subscription, how many of these entries may still be delivered or redelivered, and the
@@ -56,7 +101,7 @@ async def failover_report(
 
 
 async def settle_progress(
-    partition: PartitionActor, progress: RemoteProgress, args: dict[str, Any]
+    partition: Partition, progress: RemoteProgress, args: dict[str, Any]
 ) -> None:
     """Apply all waiting progress of other clusters whose entries have arrived."""
     found = await partition.runtime.read(lambda state: dict(state.subscriptions))
@@ -69,16 +114,14 @@ def _shown(position: Position) -> str:
     return f"{position.ledger_id}:{position.entry_id}"
 
 
-async def _published(partition: PartitionActor, origin: Origin) -> int | None:
+async def _published(partition: Partition, origin: Origin) -> int | None:
     """The publish time of the newest entry; None if it is trimmed."""
     if partition.log.kept_from(origin.last_offset) != origin.last_offset:
         return None
     return publish_time((await partition.log.entry(origin.last_offset)).data)
 
 
-async def _deliverable(
-    partition: PartitionActor, name: str, origin: Origin | None
-) -> tuple[int, int]:
+async def _deliverable(partition: Partition, name: str, origin: Origin | None) -> tuple[int, int]:
     """The number of unacknowledged entries of an origin, and of the messages in them. All messages
     of a partly acknowledged batch count."""
     entries = messages = first = 0
@@ -99,7 +142,7 @@ async def _deliverable(
     return entries, messages
 
 
-def methods(partition: PartitionActor, progress: RemoteProgress) -> dict[str, Method]:
+def methods(partition: Partition, progress: RemoteProgress) -> dict[str, Method]:
     """The calls of a failover."""
     return {
         "failover_report": partial(failover_report, partition, progress),

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, Protocol
 
 from velaray.actors.machine import Reason, Refusal
 from velaray.actors.partition.migration_fence import FencePartition, UnfencePartition
+from velaray.actors.partition.state import PartitionState
+from velaray.actors.runtime import Runtime
+from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.topology.rpc import RemoteError
 from velaray.wire.replication import REPLICATOR_PREFIX
-
-if TYPE_CHECKING:
-    from velaray.broker.partition.partition_actor import PartitionActor
-    from velaray.broker.partition.subscription_channel import SubscriptionChannel
 
 ACKS_COME_S = 0.15
 """Wait for acknowledgements: clients that request no receipts collect them for 0.1 s."""
@@ -33,10 +32,55 @@ _CHANGES = (
 """Calls that change a partition and that its machine doesn't refuse by itself."""
 
 
+class Session(Protocol):
+    """What the fence needs of a client's connection."""
+
+    def close_producers(self) -> None:
+        """Close all its producers."""
+
+
+class Subscriptions(Protocol):
+    """What the fence needs of the table of subscriptions."""
+
+    channels: dict[str, SubscriptionChannel]
+
+    async def empty_channel(self, name: str) -> None:
+        """Close a channel and its consumers, who reconnect."""
+
+
+class Log(Protocol):
+    """What the fence needs of the partition's log."""
+
+    async def sync(self) -> None:
+        """Return when all present entries survive a loss of power."""
+
+
+class Partition(Protocol):
+    """What the fence needs of the partition."""
+
+    topic: str
+    runtime: Runtime[PartitionState]
+
+    @property
+    def sessions(self) -> Collection[Session]:
+        """The connections of clients."""
+        ...
+
+    @property
+    def log(self) -> Log:
+        """The log."""
+        ...
+
+    @property
+    def subscriptions(self) -> Subscriptions:
+        """The table of subscriptions."""
+        ...
+
+
 class PartitionFence:
     """The fence of one partition."""
 
-    def __init__(self, partition: PartitionActor) -> None:
+    def __init__(self, partition: Partition) -> None:
         self._partition = partition
         #: The migration whose fence is up; 0 for none.
         self.up = 0

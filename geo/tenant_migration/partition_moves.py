@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from velaray.actors.partition.remote_transactions import is_remote
 from velaray.actors.partition.state import PartitionState
+from velaray.actors.runtime import Runtime
+from velaray.broker.partition.entries import CachedEntry
 from velaray.broker.partition.geo_replication import Method
 from velaray.broker.subscription.messages import GetPendingTransactions, GetStats
-from velaray.events.ids import TransactionId
+from velaray.broker.topic_policies import TopicPolicies
+from velaray.events.ids import Position, TransactionId
 from velaray.geo.replication.remote_progress import RemoteProgress
 from velaray.geo.replication.remote_transactions import RemoteTransactionSide
 from velaray.geo.tenant_migration.partition_fence import (
@@ -18,11 +21,52 @@ from velaray.geo.tenant_migration.partition_fence import (
     put_up,
     take_down,
 )
+from velaray.topology.actor_system import ActorSystem
+from velaray.topology.messages import ReplyT, Request
 from velaray.wire.replication import REPLICATOR_PREFIX, replicator_subscription
 from velaray.wire.stamping import PassedOver, judge
 
-if TYPE_CHECKING:
-    from velaray.broker.partition.partition_actor import PartitionActor
+
+class Subscriptions(Protocol):
+    """What a migration needs of the table of subscriptions."""
+
+    async def ask_subscription(self, name: str, request: Request[ReplyT]) -> ReplyT:
+        """Call a subscription's dispatcher, connected or not."""
+
+
+class Log(Protocol):
+    """What a migration needs of the partition's log."""
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the newest durable entry."""
+        ...
+
+    def position_of(self, offset: int) -> Position:
+        """Return the position that clients see."""
+        ...
+
+    async def entry(self, offset: int) -> CachedEntry:
+        """Read an entry."""
+        ...
+
+
+class Partition(Protocol):
+    """What a migration needs of the partition."""
+
+    actor_system: ActorSystem
+    policies: TopicPolicies
+    runtime: Runtime[PartitionState]
+
+    @property
+    def log(self) -> Log:
+        """The log."""
+        ...
+
+    @property
+    def subscriptions(self) -> Subscriptions:
+        """The table of subscriptions."""
+        ...
 
 
 def _durable(state: PartitionState) -> dict[str, dict[str, str]]:
@@ -33,7 +77,7 @@ def _durable(state: PartitionState) -> dict[str, dict[str, str]]:
     }
 
 
-async def extent(partition: PartitionActor, args: dict[str, Any]) -> dict[str, Any]:
+async def extent(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
     """Describe what would move: whether anything was ever stored here, the durable subscriptions
     with their properties, whether the topic is terminated, the replicators that read here, and
     whether some entries exist only in a compacted view."""
@@ -53,7 +97,7 @@ async def extent(partition: PartitionActor, args: dict[str, Any]) -> dict[str, A
     return await partition.runtime.read(look)
 
 
-async def remaining(partition: PartitionActor, args: dict[str, Any]) -> int:
+async def remaining(partition: Partition, args: dict[str, Any]) -> int:
     """The number of entries that ``cluster`` may still lack, by its replicator's cursor, plus the
     complete transactions that weren't reported to it.
 
@@ -69,7 +113,7 @@ async def remaining(partition: PartitionActor, args: dict[str, Any]) -> int:
     return backlog + untold
 
 
-async def tail(partition: PartitionActor, args: dict[str, Any]) -> list[int] | None:
+async def tail(partition: Partition, args: dict[str, Any]) -> list[int] | None:
     """The position of the newest entry that ``cluster`` must have once everything is there; None if
     consumers can read no entry."""
     target, ttl_ms = args["cluster"], partition.policies.ttl_ms
@@ -89,7 +133,7 @@ async def tail(partition: PartitionActor, args: dict[str, Any]) -> list[int] | N
     return None
 
 
-async def open_transactions(partition: PartitionActor, args: dict[str, Any]) -> list[TransactionId]:
+async def open_transactions(partition: Partition, args: dict[str, Any]) -> list[TransactionId]:
     """The open transactions with entries here or acknowledgements in a subscription."""
     found = await partition.runtime.read(lambda state: set(state.transactions.ongoing))
     for name in await partition.runtime.read(_durable):
@@ -99,7 +143,7 @@ async def open_transactions(partition: PartitionActor, args: dict[str, Any]) -> 
 
 
 async def settle_transactions(
-    partition: PartitionActor, transactions: RemoteTransactionSide, args: dict[str, Any]
+    partition: Partition, transactions: RemoteTransactionSide, args: dict[str, Any]
 ) -> str:
     """Have complete transactions of other clusters decided. Returns the reason why one can't be; ""
     if there is none."""
@@ -120,7 +164,7 @@ async def take_progress(progress: RemoteProgress, args: dict[str, Any]) -> None:
 
 
 def methods(
-    partition: PartitionActor,
+    partition: Partition,
     fence: PartitionFence,
     progress: RemoteProgress,
     transactions: RemoteTransactionSide,

@@ -19,7 +19,7 @@ from velaray.broker.subscription.messages import GetMark
 from velaray.cluster import Cluster
 from velaray.events.ids import ActorKey, TopicName
 from velaray.geo.actor_kinds import make_actor
-from velaray.geo.partition_geo import PartitionGeo
+from velaray.geo.partition_actors import make_partition_actor
 from velaray.journal.memory import MemoryStore
 from velaray.topology.config import ClusterConfig, PartitionSync
 from velaray.topology.in_process import InProcessActorSystem
@@ -97,10 +97,7 @@ def test_what_is_announced_is_synced_at_once(topic: TopicName) -> None:
     async def scenario(setting: Relaxed) -> None:
         key = ActorKey.of_partition(topic.of_partition(0), 1)
         assert (
-            PartitionActor(key, setting.actor_system, PartitionGeo)
-            .journal_settings()
-            .sync_interval_ms
-            == 0
+            make_partition_actor(key, setting.actor_system).journal_settings().sync_interval_ms == 0
         )
 
     run(scenario)
