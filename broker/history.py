@@ -106,7 +106,7 @@ async def subscriptions_of(
 ) -> list[ActorKey]:
     """The actors of a subscription that have journals, by partition, of the newest incarnation.
 
-    A topic without a partition number stands for all of its partitions. Raises `NotStored` if there
+    A topic without a partition number stands for all its partitions. Raises `NotStored` if there
     are none.
     """
     newest: dict[int, ActorKey] = {}

@@ -1,12 +1,13 @@
-"""Zeros behind the end of a ledger, so that small commits overwrite instead of extending.
+"""Zeros after the end of a ledger's frames, so that small commits overwrite the file instead of
+extending it.
 
-Syncing a write that makes a file longer means writing the file's size, too, through the file
-system's own journal. Where zeros are there already, the sync writes the data alone. The block
-that a small frame is in is written as a whole anyway; zeros up to its end cost nothing.
-Beyond that, zeros are bytes written twice, so there are never more of them ahead than small
-frames have come in a row, and large frames, which extend the file as they come, bring none.
+A sync of a write that extends a file also writes the file's size, through the file system's
+journal. If zeros are there already, the sync writes only the data. The block of a small frame is
+written as a whole anyway, so zeros up to its end cost nothing. Further zeros are bytes that are
+written twice. So their number is limited to the bytes of the small frames that were written in a
+row, and large frames write none.
 
-Zeros are no frame: behind the last one they are a clean end, see `velaray.journal.scan`.
+Zeros aren't a frame: after the last frame they are a clean end, see `velaray.journal.scan`.
 """
 
 from __future__ import annotations
@@ -14,25 +15,25 @@ from __future__ import annotations
 from typing import Final
 
 BLOCK: Final = 4096
-"""What file systems write at once; a frame of up to this size is small."""
+"""The block size of file systems; a frame of up to this size is small."""
 AHEAD: Final = 64 << 10
-"""So many zeros, at most, are written at once."""
+"""The most zeros that are written at once."""
 
 ZEROS: Final = memoryview(bytes(BLOCK))
 
 
 class Ahead:
-    """How far one ledger's file reaches, and how many zeros its next frame brings along."""
+    """The end of one ledger's file, and the number of zeros to write with its next frame."""
 
     __slots__ = ("_run", "reach")
 
     def __init__(self, end: int) -> None:
         self.reach = end
-        """Where the file ends."""
+        """The end of the file."""
         self._run = 0
 
     def zeros(self, offset: int, size: int) -> int:
-        """How many zeros to write behind a frame of ``size`` bytes at ``offset``."""
+        """The number of zeros to write after a frame of ``size`` bytes at ``offset``."""
         if size > BLOCK:
             self._run = 0
             return 0

@@ -2,8 +2,8 @@
 
 The frames of new segments come first and the marker last; the marker names every segment of the
 state with its address and digest, so segments without a marker are no checkpoint. An address
-includes a ledger id: an unchanged segment stays where an earlier checkpoint put it, in one of the
-last `MAX_REFERRED` ledgers; segments in older ledgers are copied.
+includes a ledger id: an unchanged segment stays in the ledger of an earlier checkpoint, one of the
+last `MAX_REFERRED`; segments in older ledgers are copied.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def _nobody(error: JournalError) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A state before the record ``sequence``; ``digest`` is the caller's. ``stored`` has the places
-    of the segments."""
+    """The state before the record ``sequence``; ``digest`` is the caller's. ``stored`` has the
+    places of the segments."""
 
     sequence: int
     digest: bytes
@@ -50,8 +50,8 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class EncodedCheckpoint:
-    """The buffers to write behind a ledger's header; history starts at ``end``. Afterwards the
-    segments are at the places in ``stored``, from the ledger ``refers_from`` on."""
+    """The buffers to write after a ledger's header; history starts at ``end``. Once written, the
+    segments are at the places in ``stored``, in ledgers from ``refers_from`` on."""
 
     buffers: list[Buffer]
     end: int
@@ -93,7 +93,7 @@ class Places:
 
     def _verified(self, raw: bytes, name: str, ledger_id: int, offset: int, known: bytes) -> bytes:
         if segment_digest(raw) != known:
-            raise self._corrupt(name, ledger_id, offset, "isn't what was written")
+            raise self._corrupt(name, ledger_id, offset, "is damaged")
         return raw
 
     def _corrupt(self, name: str, ledger_id: int, offset: int, what: str) -> CorruptJournal:

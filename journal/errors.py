@@ -1,4 +1,4 @@
-"""The errors of journals, by what the owner of the journal must do."""
+"""The errors of journals. Each has its own remedy for the journal's owner."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from velaray.events.portable import PortableError
 
 
 class JournalError(PortableError):
-    """Base of every error of this package. The text names files by their full paths."""
+    """The base of all errors of this package. The text has full paths."""
 
-    #: The path of the file or directory that the text is about.
+    #: The path of the file or directory concerned.
     file = ""
 
     @property
     def told(self) -> str:
-        """The text for clients, which has the file's name without the server's directory."""
+        """The text for clients: it has the file's name without the server's directory."""
         return str(self).replace(self.file, os.path.basename(self.file)) if self.file else str(self)
 
 
@@ -29,8 +29,8 @@ class Fenced(JournalError):
 
 
 class SyncFailed(JournalError):
-    """Writing or syncing failed. Fatal to this writer: what is on disk is unknown until the
-    journal is opened anew."""
+    """Writing or syncing failed. Fatal to this writer: the content of the disk is unknown until the
+    journal is opened again."""
 
     def __init__(self, file: str, cause: str) -> None:
         super().__init__(f"{file}: {cause}; this writer is dead, open the journal again")
@@ -39,7 +39,7 @@ class SyncFailed(JournalError):
 
 
 class StorageFull(JournalError):
-    """No space left. Nothing of the refused write counts; free some space and try again."""
+    """No space is left. The refused write has no effect; free some space and try again."""
 
     def __init__(self, file: str, cause: str) -> None:
         super().__init__(f"{file}: storage is full ({cause}); free some space and try again")
@@ -48,8 +48,8 @@ class StorageFull(JournalError):
 
 
 class CorruptJournal(JournalError):
-    """Stored bytes differ from the written ones. Nothing was changed; the file and the byte offset
-    locate the damage."""
+    """Stored bytes differ from the written ones. Nothing was changed; the error names the file and
+    the byte offset of the damage."""
 
     def __init__(self, file: str, offset: int, detail: str) -> None:
         super().__init__(f"{file}: corrupt at byte {offset}: {detail}")
@@ -70,14 +70,14 @@ class UnsupportedFormat(JournalError):
 
 
 class ManifestConflict(JournalError):
-    """The manifest's version isn't the expected one: another process wrote it."""
+    """The manifest has another version than expected: another process wrote it."""
 
     def __init__(self, journal: str, expected: int) -> None:
         super().__init__(f"journal {journal}: manifest version {expected} is not the newest")
 
 
 class LedgerExists(JournalError):
-    """A ledger of this id is stored already."""
+    """A ledger with this id is stored already."""
 
     def __init__(self, file: str) -> None:
         super().__init__(f"{file}: exists already")
@@ -100,7 +100,7 @@ class Purged(JournalError):
 
 
 class Contended(JournalError):
-    """Other owners won a bounded number of tries."""
+    """Other owners won all of a bounded number of attempts."""
 
     def __init__(self, what: str, tries: int) -> None:
         super().__init__(f"{what}: lost the race {tries} times; try again later")
@@ -116,4 +116,5 @@ class UnsafeKey(JournalError):
 
 
 class Misuse(JournalError):
-    """A call out of turn: a programming error of the caller, nothing happened."""
+    """A call at a time when it isn't allowed: a programming error of the caller, without any
+    effect."""

@@ -15,8 +15,8 @@ claimed by linking a complete file to its name, which succeeds for one process o
 Two threads do the I/O: one for everything that writes, one for reads, so that a read never
 waits for a sync. The event loop is never blocked.
 
-Behind the last frame of an open ledger there may be zeros (`velaray.journal.ahead`). The
-writer cuts them off when it is closed; those of one that died stay.
+Zeros may follow the last frame of an open ledger (`velaray.journal.ahead`). The writer cuts them
+off when it is closed; after a crash they stay.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from velaray.journal.store import Buffer, Counters, StoredManifest
 from velaray.journal.worker import Worker
 
 KEPT_VERSIONS: Final = 3
-"""Manifest versions that are kept, so that a reader finds the one it listed."""
+"""The number of manifest versions that are kept, so that a reader finds the one that it listed."""
 READ_TRIES: Final = 100
 """How often a reader looks again after a clean-up has removed the version it listed."""
 MAKE_TRIES: Final = 100
@@ -128,7 +128,7 @@ def _create_file(path: Path, data: bytes) -> int:
 
 
 def _link_file(directory: Path, name: str, data: bytes, prefix: str) -> int:
-    """Make a synced file appear under ``name``, whole and at once, unless there is one.
+    """Link a synced file to ``name``, atomically, unless the name exists.
 
     Returns its descriptor; its only name is ``name`` then. Raises `LedgerExists`.
     """
@@ -195,7 +195,7 @@ class _FileWriter:
     def _append(self, buffers: Sequence[Buffer], confirm: int | None, mark: bytes) -> bool:
         if self._dead is not None:
             raise self._dead
-        # Zeros are for commits, of which more come; a checkpoint is one of a kind.
+        # Zeros are only for commits, which come in a row; a checkpoint is a single write.
         size = self._write(buffers, with_zeros=confirm is not None)
         self._sync()
         self._grow(size)
@@ -233,7 +233,7 @@ class _FileWriter:
             raise
 
     def _write(self, buffers: Sequence[Buffer], with_zeros: bool) -> int:
-        """Write at the end, with zeros behind it where they fit; returns the buffers' size."""
+        """Write at the end, followed by zeros if they fit; return the buffers' size."""
         size = sum(map(len, buffers))
         zeros = self._ahead.zeros(self._end, size) if with_zeros else 0
         try:
@@ -253,17 +253,17 @@ class _FileWriter:
         """Write the buffers, which end at ``at``, and zeros from there on."""
         rest = zeros % BLOCK
         _write_all(self._fd, (*buffers, ZEROS[:rest]), self._end)
-        # Block by block: of what is written at once, Linux may count all as written anew when
-        # a part of it is, and slow down who writes so much.
+        # Block by block: for one large write Linux may count all of it as dirty again when a # part
+        # is rewritten, and throttle the writer.
         for start in range(at + rest, at + zeros, BLOCK):
             _write_all(self._fd, (ZEROS,), start)
 
     def _cut_or_keep(self, size: int, zeros: int, error: OSError) -> None:
-        """Remove what a refused write left behind the end. A whole frame without room for zeros
-        stays: a newer owner may have counted it already."""
+        """Remove the remains of a refused write after the end. A whole frame that lacks only its
+        zeros stays: a newer owner may have counted it already."""
         end = self._end
         try:
-            # Zeros only come with a frame that ends beyond what there was.
+            # Zeros are only written with a frame that ends beyond the former end.
             whole = zeros > 0 and os.fstat(self._fd).st_size >= end + size
             os.ftruncate(self._fd, end + size if whole else end)
         except OSError as failure:
@@ -283,7 +283,7 @@ class _FileWriter:
 
     def _write_mark(self, mark: bytes) -> None:
         # The mark is evidence about frames that are durable without it; if there is no room
-        # for it, later damage to the newest ones may be taken for a torn write, no more.
+        # for it, the only risk is that later damage to the newest ones is taken for a torn write.
         with suppress(OSError):
             os.pwrite(self._mark_fd, mark, 0)
 
@@ -298,7 +298,7 @@ class _FileWriter:
     def _close(self) -> None:
         if self._fd >= 0:
             if self._dead is None and self._ahead.reach > self._end:
-                # Nothing depends on it: zeros behind the last frame are ignored.
+                # Nothing depends on it: zeros after the last frame are ignored.
                 with suppress(OSError):
                     os.ftruncate(self._fd, self._end)
             os.close(self._fd)
@@ -319,7 +319,7 @@ class _Written(NamedTuple):
 class FileStore:
     """Journals in the directory ``root``, which is created if need be; implements
     `LedgerStore`. ``root`` must be on a file system with hard links. The numbers of journals that
-    are created through it begin after ``number_base``; who creates none needn't know it."""
+    it creates begin after ``number_base``, which only matters for creating journals."""
 
     def __init__(self, root: str | os.PathLike[str], number_base: int = 0) -> None:
         self.root = Path(root).absolute()
@@ -393,13 +393,13 @@ class FileStore:
         try:
             fd = _link_file(directory, str(version), data, f"new-{version}-")
         except (LedgerExists, NotStored) as error:
-            # Somebody was first; or the journal was deleted, or a later version's clean-up
-            # took our file.
+            # Another process was first, the journal was deleted, or a later version's clean-up #
+            # removed our file.
             raise ManifestConflict(journal, expected) from error
         try:
             _fsync_directory(directory)
-            # If others wrote and cleaned up while we stood still, the name we linked was
-            # free again. They always leave newer versions behind.
+            # If others wrote and cleaned up while this process was suspended, the linked name was #
+            # free again. But they always leave newer versions.
             if _newest(directory) != version:
                 raise ManifestConflict(journal, expected)
         except JournalError as error:
@@ -411,7 +411,7 @@ class FileStore:
         self.counters.syncs += 2
         self._forget_version(journal)
         self._written[journal] = _Written(version, fd, str(directory / str(version + 1)))
-        # The version is written whatever becomes of the old ones; the next write tries again.
+        # The version is written even if the clean-up fails; the next write repeats it.
         with suppress(OSError, JournalError):
             _clean_up(directory, version)
         return version
@@ -422,16 +422,16 @@ class FileStore:
             os.close(written.fd)
 
     async def holds(self, journal: str, version: int) -> bool:
-        """Two looks at the directory; see `LedgerStore`."""
+        """Look at the directory twice; see `LedgerStore`."""
         return await self._writer.run(lambda: self._holds(journal, version))
 
     def _holds(self, journal: str, version: int) -> bool:
-        """Look first that the next version isn't there, then that ours still is.
+        """Check first that the next version doesn't exist, then that ours still does.
 
-        Clean-up removes the lowest version first, so as long as ours is there, the next one
-        has not been removed: if it wasn't there before, it had never been written. Whether
-        ours is there, its open file tells. Its name couldn't: a process that stood still in
-        the middle of writing can link anew a name that was cleaned up long ago.
+        Clean-up removes the lowest version first. So while ours exists, the next one wasn't
+        removed: if it didn't exist before, it was never written. The open file tells whether ours
+        still exists. Its name doesn't: a process that was suspended during a write can link again a
+        name that was cleaned up long ago.
         """
         ours = self._written.get(journal)
         if ours is None or ours.version != version:
@@ -443,7 +443,7 @@ class FileStore:
                 return os.fstat(ours.fd).st_nlink > 0
             return False
         except OSError as error:
-            # Not known: it must neither be confirmed nor count as written to a full disk.
+            # The outcome is unknown: neither confirm it nor report a full disk.
             cause = f"looking for a newer version: {error.strerror}"
             raise SyncFailed(ours.next_path, cause) from error
 
@@ -471,15 +471,15 @@ class FileStore:
                 os.close(_link_file(self._numbers, str(number), owner.encode(), "new-"))
                 break
             except LedgerExists:
-                # Each failed try means that another process took the number.
+                # Each failed attempt means that another process took the number.
                 number += 1
         _fsync_directory(self._numbers)
         self._number_hint = number
         return self._number_base + number
 
     def _first_free_number(self) -> int:
-        """The lowest free number, by doubling and halving: numbers are never given back, so
-        those taken are 1 to n."""
+        """The lowest free number, by doubling and bisection: numbers are never given back, so the
+        taken ones are 1 to n."""
         taken, step = self._number_hint, 1
         while (self._numbers / str(taken + step)).exists():
             taken, step = taken + step, step * 2
@@ -517,12 +517,12 @@ class FileStore:
         return writer
 
     def _create_mark(self, journal: str, ledger_id: int, ledger_fd: int) -> int:
-        """Create the empty file of a ledger's mark; returns its descriptor, or takes the
-        ledger back."""
+        """Create the empty file of a ledger's mark; return its descriptor. On failure the ledger is
+        removed."""
         path = self._mark(journal, ledger_id)
         try:
             with _io(path):
-                # Whose it is, creating the ledger decided.
+                # The creation of the ledger decided its owner.
                 return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
         except JournalError:
             os.close(ledger_fd)
@@ -630,7 +630,7 @@ class FileStore:
         )
 
     async def list_journals(self) -> list[str]:
-        """The journals whose directories are there; see `LedgerStore`."""
+        """The journals whose directories exist; see `LedgerStore`."""
         return await self._reader.run(self._list_journals)
 
     def _list_journals(self) -> list[str]:
@@ -656,7 +656,7 @@ class FileStore:
         self._unlinked.add(path.parent)
 
     def _sync_unlinked(self, directory: Path) -> None:
-        """Of several ledgers that are deleted at the same time, the first one syncs for all."""
+        """Sync the directory, once for all ledgers that are deleted at the same time."""
         if directory in self._unlinked:
             _fsync_if_there(directory)
             self._unlinked.discard(directory)
@@ -671,8 +671,8 @@ class FileStore:
             return
         for _ in range(REMOVE_TRIES):
             self._empty(journal, directory)
-            # Not empty: an owner that doesn't know yet created something meanwhile. Without
-            # the directory it can't.
+            # Not empty: an owner that wasn't fenced yet created something meanwhile. Without # the
+            # directory it can't.
             if _remove_directory(directory / _MANIFEST) and _remove_directory(directory):
                 break
         else:
@@ -710,7 +710,7 @@ class FileStore:
             self._forget_version(journal)
 
     def _make_directories(self, directory: Path) -> None:
-        """Create a directory and make every name on the way to it durable."""
+        """Create a directory and make it and its parents durable."""
         for _ in range(MAKE_TRIES):
             with suppress(NotStored), _io(directory):
                 make_private(directory)
@@ -723,7 +723,7 @@ class FileStore:
 
 
 def _versions(directory: Path) -> list[int]:
-    """The versions of the manifest that are there, ascending."""
+    """The stored versions of the manifest, ascending."""
     try:
         with _io(directory):
             return sorted(int(name) for name in os.listdir(directory) if name.isdigit())
@@ -741,7 +741,7 @@ def _ledgers(directory: Path) -> list[int]:
 
 
 def _ledger_files(directory: Path) -> Iterator[int]:
-    """The id of each ledger's file and of each index; the directory is read as far as wanted."""
+    """The id of each ledger's file and of each index; reads the directory lazily."""
     with suppress(NotStored), _io(directory), os.scandir(directory) as found:
         for entry in found:
             stem, _, kind = entry.name.partition(".")

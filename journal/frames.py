@@ -1,6 +1,6 @@
 """The bytes of a ledger.
 
-A ledger is a header, then frames. A frame is what one group commit wrote: a fixed header,
+A ledger is a header, then frames. One group commit writes one frame: a fixed header,
 then records. A record is two lengths (event, blob), the event's bytes, the blob's bytes.
 
 Every checksum is salted with 8 bytes that the ledger's header carries and with the offset
@@ -8,13 +8,13 @@ of the frame, so that neither a frame inside a payload nor one copied from elsew
 same file passes for a frame of the ledger.
 
 After a frame is synced and the owner's epoch confirmed, the ledger's *commit mark* is
-overwritten: one small record, kept beside the ledger, of how far it is acknowledged. Whatever
-can't be read before that place is damaged or cut off, not torn.
+overwritten: one small record, in a file beside the ledger, with the end of its acknowledged part. A
+bad frame before that end is damaged or cut off, not torn.
 
-In relaxed mode a frame may be written while earlier ones aren't synced. Its *lag* says how many
-bytes before it weren't known to be: they may be lost in any order, so what is bad among them is
-torn, and what is bad before them is damaged. The lag is in the upper 24 bits of the flags, and 0
-in a frame that was written after a sync.
+In relaxed mode a frame may be written while earlier ones aren't synced. Its *lag* is the number of
+bytes before it that weren't known to be synced. These may be lost in any order, so a bad frame
+among them is torn, and a bad frame before them is damaged. The lag is in the upper 24 bits of the
+flags, and 0 in a frame that was written after a sync.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ FORMAT_VERSION: Final = 2
 NO_BLOB: Final = 0xFFFFFFFF
 
 LARGE: Final = 16 << 10
-"""A part of this size is written from where it is; joining smaller ones costs less than
-handling each."""
+"""A part of at least this size is written without a copy. Smaller parts are joined, which costs
+less than handling each."""
 
 CHECKPOINT: Final = 1
 """Frame flag: the records are checkpoint segments (or the marker), not history."""
@@ -43,7 +43,7 @@ CHECKPOINT_END: Final = 2
 
 _KIND_BITS: Final = 8
 MAX_LAG: Final = (1 << 24) - 1
-"""So many bytes before a frame may be unsynced, at most, when it is written."""
+"""The most bytes before a frame that may be unsynced when it is written."""
 
 LEDGER_HEADER_READ: Final = 8192
 """A read of this size from offset 0 holds any ledger's header."""
@@ -69,7 +69,7 @@ RECORD_HEADER_SIZE: Final = _LENGTHS.size
 
 @dataclass(frozen=True, slots=True)
 class LedgerHeader:
-    """What a ledger's first bytes say; ``size`` is where its first frame starts."""
+    """The content of a ledger's header; ``size`` is the offset of its first frame."""
 
     ledger_id: int
     owner: str
@@ -103,9 +103,9 @@ def decode_ledger_header(file: str, raw: bytes) -> LedgerHeader:
 
 
 class FrameHeader(NamedTuple):
-    """What a frame's header says. ``sequence`` and ``entry`` are those of its first record
-    (for a checkpoint: of the first record after it). ``at_ms`` is what the writer's clock
-    showed, in milliseconds since 1970: a label for people, which nothing depends on."""
+    """The content of a frame's header. ``sequence`` and ``entry`` are those of its first record
+    (for a checkpoint: of the first record after it). ``at_ms`` is the time on the writer's clock,
+    in milliseconds since 1970: a label for people, on which nothing depends."""
 
     length: int
     payload_crc: int
@@ -122,13 +122,14 @@ class FrameHeader(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """How many bytes before the frame weren't known to be synced when it was written."""
+        """The number of bytes before the frame that weren't known to be synced when it was
+        written."""
         return self.flags >> _KIND_BITS
 
 
 class Mark(NamedTuple):
-    """How far a ledger was acknowledged at least: the last record's sequence, and the offset
-    at which its frame ends."""
+    """The part of a ledger that was certainly acknowledged: the sequence of its last record, and
+    the end offset of that record's frame."""
 
     sequence: int
     end: int
@@ -149,10 +150,10 @@ def encode_frame(
     lag: int = 0,
     at_ms: int = 0,
 ) -> bytes:
-    """The header of a frame at ``offset``; the buffers of ``payload`` are to follow it.
+    """The header of a frame at ``offset``; the buffers of ``payload`` must follow it.
 
-    ``lag`` (at most `MAX_LAG`) is how many bytes before ``offset`` aren't known to be synced;
-    ``at_ms`` is the time.
+    ``lag`` (at most `MAX_LAG`) is the number of bytes before ``offset`` that aren't known to be
+    synced; ``at_ms`` is the time.
     """
     size, crc = 0, _seed(salt, offset)
     for buffer in payload:
@@ -164,7 +165,7 @@ def encode_frame(
 
 
 def decode_frame_header(salt: bytes, offset: int, raw: Buffer, at: int = 0) -> FrameHeader | None:
-    """The header at ``raw[at:]``, which was stored at ``offset``; None if it is none."""
+    """The header at ``raw[at:]``, which was stored at ``offset``; None if it isn't a header."""
     if len(raw) - at < _FRAME.size or raw[at : at + 4] != _FRAME_MAGIC:
         return None
     _, crc, *fields = _FRAME.unpack_from(raw, at)
@@ -174,7 +175,7 @@ def decode_frame_header(salt: bytes, offset: int, raw: Buffer, at: int = 0) -> F
 
 
 def payload_is_whole(salt: bytes, offset: int, header: FrameHeader, payload: Buffer) -> bool:
-    """Whether ``payload`` is what the frame at ``offset`` was written with."""
+    """Whether ``payload`` is the written payload of the frame at ``offset``."""
     return crc32c(payload, _seed(salt, offset)) == header.payload_crc
 
 
@@ -188,8 +189,8 @@ def encode_mark(salt: bytes, ledger_id: int, sequence: int, end: int) -> bytes:
 def decode_mark(salt: bytes, ledger_id: int, raw: bytes) -> Mark | None:
     """Read what `encode_mark` wrote; None if ``raw`` isn't this ledger's mark.
 
-    A mark is written without a sync. One that is missing, torn or damaged proves nothing,
-    neither for the ledger nor against it.
+    A mark is written without a sync, so a missing, torn or damaged one proves nothing about the
+    ledger.
     """
     if len(raw) != _MARK.size or not raw.startswith(_MARK_MAGIC):
         return None
@@ -203,8 +204,8 @@ def find_later(salt: bytes, base: int, raw: bytes, sequence: int, at_least: int)
     """The offset of the first frame header in ``raw`` (stored at ``base``) that proves the frame
     of the record ``sequence``, at offset ``at_least``, to have been synced.
 
-    That is one that was written after it, with a lag that doesn't reach back to it. A header
-    suffices: it was only written once everything before its lag was synced.
+    It was written after that frame, with a lag that doesn't extend back to it. A header suffices as
+    proof, because it was written only after everything before its lag was synced.
     """
     at = raw.find(_FRAME_MAGIC)
     while at >= 0:
@@ -218,8 +219,8 @@ def find_later(salt: bytes, base: int, raw: bytes, sequence: int, at_least: int)
 def stage_records(
     parts: list[Buffer], records: Iterable[tuple[bytes, Buffer | None]]
 ) -> tuple[int, int, bool]:
-    """Add records to ``parts``; returns how many, how many with a blob, and whether one of
-    the blobs is `LARGE`."""
+    """Add records to ``parts``; return their number, the number of those with a blob, and whether a
+    blob is `LARGE`."""
     count = entries = 0
     large = False
     append = parts.append
@@ -240,7 +241,7 @@ def stage_records(
 
 
 def gather(parts: Sequence[Buffer]) -> list[Buffer]:
-    """The same bytes in few buffers: small neighbours joined, large ones as they are."""
+    """The same bytes in fewer buffers: adjacent small ones are joined, large ones stay."""
     gathered: list[Buffer] = []
     small: list[Buffer] = []
     for part in parts:

@@ -1,11 +1,11 @@
 """Deletion of ledgers: journals of deleted actors, and ledgers that are no longer listed.
 
 Deletion has two phases. First a ledger is removed from the manifest: `Journal.drop_from_manifest`,
-or `bury`
-for a whole journal. The caller has announced it before, so the second phase is done even after a
-crash. Later `dispose` deletes the ledger. A ledger that isn't listed never will be, so the findings
-of `dispose` stay true while it deletes. It relies on stored data alone, so a wrong request does no
-harm. (Two-phase deletion: PIP-186; here also for ledgers that were never listed.)
+or `purge` for a whole journal. The caller has enqueued the deletion before, so the second phase is
+done even after a crash. Later `dispose` deletes the ledger. A ledger that isn't listed is never
+listed again, so the findings of `dispose` stay true while it deletes. It relies on stored data
+alone, so a wrong request does no harm. (Two-phase deletion: PIP-186; here also for ledgers that
+were never listed.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from velaray.journal.recovery import is_owned
 from velaray.journal.store import LedgerStore
 
 EnqueueDeletion = Callable[[Sequence[int]], Awaitable[None]]
-"""Announces that these ledgers must be deleted. Durable when it returns."""
+"""Enqueues the deletion of these ledgers, durably on return."""
 
 
 class Fate(StrEnum):
@@ -29,17 +29,17 @@ class Fate(StrEnum):
     DELETED = "deleted"
     GONE = "gone"
     LISTED = "listed"
-    """It is in use, or is being created: perhaps it may go later."""
+    """It is in use or being created, so it may be deletable later."""
     FOREIGN = "foreign"
-    """It isn't a ledger of that journal: it may never go in its name."""
+    """It isn't a ledger of that journal, so a request for that journal never deletes it."""
 
 
 async def purge(store: LedgerStore, journal: str, enqueue_deletion: EnqueueDeletion) -> None:
     """Remove the journal of a deleted actor from its manifest, for ever.
 
-    This fences its owner. On return every stored ledger was announced, and the journal is dead, or
-    nothing of it is stored; it may be called again after any failure. Ledgers may be announced
-    twice. Raises what ``announce`` raises, `CorruptJournal`, `StorageFull`, `SyncFailed`,
+    This fences its owner. On return the deletion of every stored ledger is enqueued and the journal
+    is dead, or nothing of it is stored. It may be called again after any failure. A deletion may be
+    enqueued twice. Raises what ``announce`` raises, `CorruptJournal`, `StorageFull`, `SyncFailed`,
     `Contended`.
     """
     enqueued: set[int] = set()
@@ -92,7 +92,7 @@ async def dispose(store: LedgerStore, journal: str, ledger_id: int) -> Fate:
         if not await is_owned(store, journal, ledger_id):
             return Fate.FOREIGN
     except NotStored:
-        fate = Fate.GONE  # but an owner that was slow may have written its index since
+        fate = Fate.GONE  # but a slow owner may have written its index since
     await store.delete_ledger(journal, ledger_id)
     if manifest is not None and manifest.dead:
         await _remove_if_empty(store, journal, manifest)

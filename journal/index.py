@@ -1,4 +1,4 @@
-"""A sparse index of one ledger: which frame to start at to find an entry."""
+"""A sparse index of one ledger, to find the frame of an entry."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class SparseIndex:
         return len(self._offsets)
 
     def note(self, entry: int, offset: int) -> None:
-        """Tell of the frame at ``offset``, whose first entry is ``entry``; frames come in
-        order."""
+        """Add the frame at ``offset``, whose first entry is ``entry``; call it in the order of
+        frames."""
         if not self._offsets or offset - self._offsets[-1] >= SPACING:
             self._entries.append(entry)
             self._offsets.append(offset)
@@ -41,9 +41,8 @@ class SparseIndex:
         return self._offsets[at] if at >= 0 else None
 
     def cut(self, first: int, end: int, size: int) -> list[tuple[int, int]]:
-        """Where to begin so as to read the entries from ``first`` up to, not including, ``end``
-        in parts of about ``size`` bytes: each part's first entry, and a frame's offset as
-        `find` gives it. Nothing if the index is empty."""
+        """Split the entries from ``first`` to ``end`` - 1 into parts of about ``size`` bytes: each
+        part's first entry, and its frame's offset as from `find`. Empty if the index is empty."""
         at = bisect_right(self._entries, first) - 1
         if at < 0:
             return []
@@ -64,7 +63,7 @@ class SparseIndex:
 def decode_index(ledger_id: int, raw: bytes) -> SparseIndex | None:
     """Read what `SparseIndex.encode` wrote; None if ``raw`` isn't this ledger's index.
 
-    An index holds nothing that the ledger doesn't: a bad one is rebuilt, not reported.
+    An index contains nothing that isn't in the ledger, so a bad one is rebuilt and not reported.
     """
     if len(raw) < _HEADER.size or (len(raw) - _HEADER.size) % 16:
         return None

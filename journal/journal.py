@@ -10,10 +10,10 @@ Life of an owner::
     if journal.should_roll: await journal.roll(segments, digest)
     await journal.close()
 
-Whoever opens the journal next takes a higher epoch. From that moment this owner's commits
-raise `Fenced` and nothing of them may be acknowledged. The proof: the new owner writes the
-epoch, then reads the tail; the old one syncs its frame, then reads the epoch, then
-acknowledges. One of the two always sees the other.
+The next process that opens the journal takes a higher epoch. From that moment this owner's commits
+raise `Fenced` and none of their records may be acknowledged. The proof: the new owner writes the
+epoch, then reads the tail; the old one syncs its frame, then reads the epoch, then acknowledges. So
+one of the two always sees the other.
 """
 
 from __future__ import annotations
@@ -48,11 +48,12 @@ from velaray.journal.scan import Entry, Frame, FrameCursor, LedgerReader
 from velaray.journal.store import Buffer, LedgerStore, LedgerWriter
 
 OPEN_TRIES: Final = 16
-"""How often `Journal.open` tries to win the manifest before it gives up."""
+"""The number of attempts of `Journal.open` to win the manifest."""
 CREATE_TRIES: Final = 64
-"""How many taken ledger indexes are stepped over."""
+"""The number of taken ledger indexes that are skipped."""
 MAX_UNSYNCED: Final = 8 << 20
-"""What a relaxed journal may leave unsynced; a frame can tell of twice as much."""
+"""The most bytes that a relaxed journal may leave unsynced; a frame's lag can express twice as
+much."""
 _MANIFEST_MOVES: Final = ("roll", "unlist")
 LARGEST_CHUNK: Final = 4 << 20
 """Bytes that `Journal.read` takes from a file at once, at most, unless a frame is larger."""
@@ -62,14 +63,14 @@ CACHED_LEDGERS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class JournalSettings:
-    """When a ledger is big enough to start the next one (either limit suffices), and how many
-    bytes are enough for one frame, so that more of them wait for the next. An owner that is
-    short of memory, which a checkpoint frees, may start one after ``early_records``.
+    """The limits of a ledger (either one starts the next ledger), and of a frame's bytes (further
+    records wait for the next frame). An owner that needs a checkpoint to free memory may start a
+    ledger after ``early_records``.
 
-    ``sync_interval_ms`` 0: every commit is synced. Else the journal is *relaxed*: commits of
-    entries alone are over when they are written, and whoever owns it calls `Journal.sync` after
-    so many milliseconds. A commit that would make it more than ``unsynced_bytes`` (at most 8 MiB)
-    is synced, and so is one with any record that isn't an entry.
+    With ``sync_interval_ms`` 0 every commit is synced. Otherwise the journal is *relaxed*: a commit
+    of entries alone returns when it is written, and the owner calls `Journal.sync` after that many
+    milliseconds. A commit that would leave more than ``unsynced_bytes`` (at most 8 MiB) unsynced is
+    synced, and so is one with any record that isn't an entry.
     """
 
     roll_records: int = 50_000
@@ -127,7 +128,7 @@ class _Wanted:
 
 
 class Journal:
-    """The owner's side of a journal; see the module's docstring. Use from one task loop."""
+    """The owner's side of a journal; see the module's docstring. Use it from one event loop."""
 
     def __init__(
         self,
@@ -147,7 +148,7 @@ class Journal:
         self._writer: LedgerWriter | None = None
         self._reader: LedgerReader | None = None
         self._live: LedgerInfo | None = None
-        # The ledger as it was when all of it was known to be synced; None: as it is.
+        # The ledger when it was last known to be synced completely; None: it is now.
         self._behind: LedgerInfo | None = None
         self._index = SparseIndex()
         self._next_index = manifest.next_index
@@ -165,7 +166,7 @@ class Journal:
         self._leaving: frozenset[int] = frozenset()
         self.key = key
         self.recovered = Recovered()
-        #: Called once a stored segment couldn't be read again; nothing can be written then.
+        #: Called when a stored segment can't be read again; then nothing can be written any more.
         self.on_lost: Callable[[JournalError], None] = _nobody
 
     # ---------------------------------------------------------------- opening
@@ -182,7 +183,7 @@ class Journal:
         """Become the owner of journal ``key`` (the text of an actor key) and read it.
 
         Creates the journal if there is none. Takes the next epoch first, which fences the former
-        owner, then reads. The result is durable; `recovered` has it until `start`. Nothing can be
+        owner, then reads. The result is durable and is in `recovered` until `start`. Nothing can be
         staged before `start`. ``clock_ms`` stamps frames and sealed ledgers.
 
         Raises `CorruptJournal` (nothing is served; the stored ledgers are untouched), `Purged`,
@@ -199,9 +200,9 @@ class Journal:
         last = ledgers[-1] if ledgers else None
         unsealed = last is not None and not last.sealed
         if last is not None and unsealed:
-            # Before reading: what the former owner couldn't write back must not be served
-            # from a cache. After reading: what was read is now part of the history, and the
-            # former owner may have written it in between without syncing it.
+            # Before reading: data that the former owner couldn't write back must not be served #
+            # from a cache. After reading: the data read is now part of the history, and the #
+            # former owner may have written it in between without a sync.
             await self._store.sync_ledger(self.key, last.ledger_id)
         recovered, tail = await recover(self._store, self.key, ledgers, self._lost)
         if last is not None and unsealed:
@@ -219,8 +220,8 @@ class Journal:
     async def reload(self) -> Recovered:
         """Read the journal again as of the last commit, without writing anything.
 
-        For an owner whose state in memory ran ahead of a commit that raised `StorageFull`:
-        the staged records are gone, so the state must be folded anew. Works on a full disk.
+        For an owner whose state in memory is ahead of a commit that raised `StorageFull`: the
+        staged records are dropped, so the state must be folded again. Works on a full disk.
 
         Raises `CorruptJournal`, `Misuse` while a commit or a roll is running.
         """
@@ -244,7 +245,7 @@ class Journal:
         """The listed ledgers with live counts, all with an exact end."""
         return tuple(replace(info, sealed=True) for info in self.ledgers)
 
-    # ---------------------------------------------------------------- what is there
+    # ---------------------------------------------------------------- properties
 
     @property
     def epoch(self) -> int:
@@ -286,7 +287,7 @@ class Journal:
         return self.referred.union(before, (info.ledger_id for info in self.ledgers[-2:]))
 
     def leave(self, ledger_ids: Iterable[int]) -> None:
-        """Make later checkpoints refer to none of these ledgers, which will be removed."""
+        """Make later checkpoints independent of these ledgers, which will be removed."""
         self._leaving = frozenset(ledger_ids)
 
     @property
@@ -319,7 +320,7 @@ class Journal:
 
     @property
     def failure(self) -> JournalError | None:
-        """The error that ended this owner's writing; None if it can write."""
+        """The error after which this owner can't write any more; None if it can."""
         return self._failure
 
     # ---------------------------------------------------------------- writing
@@ -327,9 +328,9 @@ class Journal:
     def stage(self, event: bytes, blob: Buffer | None = None) -> int:
         """Add a record to the next commit; returns its sequence.
 
-        The memory of ``blob`` must stay unchanged until the commit that takes it is over: a
-        large one is written from there. Raises `Misuse` before `start` or during `start` and
-        `roll`, else whatever made the journal unusable.
+        The memory of ``blob`` must stay unchanged until its commit is over, because a large blob is
+        written without a copy. Raises `Misuse` before `start` and during `start` or `roll`,
+        otherwise the error that made the journal unusable.
         """
         sequence = self._staged_sequence
         self.stage_all(((event, blob),))
@@ -350,14 +351,13 @@ class Journal:
 
         On return the records are synced and the epoch was confirmed after the sync: they may be
         acknowledged. In a relaxed journal a commit of entries alone may be left `unsynced`: it is
-        written, and the epoch was confirmed after that, but a loss of power, or a failed sync, may
-        remove it or any part of it. With nothing staged the call does nothing. Records that are
-        staged meanwhile belong to the next commit. One commit at a time.
+        written, and the epoch was confirmed after that, but a power loss or a failed sync may
+        remove any part of it. Without staged records the call does nothing. Records that are staged
+        meanwhile belong to the next commit. Run one commit at a time.
 
-        Raises `StorageFull`: nothing of the frame counts. All staged records, including those
-        staged meanwhile, are dropped and their sequences will be reused; the owner's state must
-        return to what is durable (`reload`). The journal stays readable and a later commit may
-        succeed.
+        Raises `StorageFull`: the frame has no effect. All staged records, including those staged
+        meanwhile, are dropped and their sequences will be reused; the owner's state must return to
+        what is durable (`reload`). The journal stays readable and a later commit may succeed.
 
         Raises `Fenced` or `SyncFailed`: fatal, acknowledge nothing, close. After `SyncFailed` the
         next owner may or may not find the records. A cancelled commit leaves the journal unusable,
@@ -387,7 +387,7 @@ class Journal:
         return live.next_sequence - 1
 
     def _may_wait(self, before: LedgerInfo, after: LedgerInfo) -> bool:
-        """Whether a commit that makes the ledger grow so may be left unsynced."""
+        """Whether a commit with these records may be left unsynced."""
         settings, known = self._settings, self._behind or before
         return (
             settings.sync_interval_ms > 0
@@ -396,7 +396,7 @@ class Journal:
         )
 
     async def sync(self) -> None:
-        """Make durable what commits left `unsynced`; not during a commit.
+        """Make `unsynced` commits durable. Don't call it during a commit.
 
         Raises `Fenced` or `SyncFailed`: fatal, as for `commit`.
         """
@@ -412,7 +412,7 @@ class Journal:
         self._behind = None
 
     async def _write(self, work: Coroutine[Any, Any, bool], what: str) -> None:
-        """Run ``work`` of the writer; any failure but a full disk is permanent."""
+        """Run ``work`` of the writer; every failure except a full disk is permanent."""
         assert self._reader is not None
         self._busy = what
         try:
@@ -538,8 +538,8 @@ class Journal:
             await writer.append(image.buffers)
             version = await self._store.write_manifest(self.key, self._version, manifest.encode())
         except StorageFull:
-            # Unlisted, and only we could list it. Its name is never used again: the next
-            # attempt, or the next owner that sees or saw it, takes a higher index.
+            # It isn't listed, and only this owner could list it. Its name is never used again: the
+            # # next attempt, and any owner that sees or saw it, takes a higher index.
             await writer.close()
             await self._store.delete_ledger(self.key, header.ledger_id)
             raise
@@ -640,7 +640,7 @@ class Journal:
         try:
             await self._store.write_index(self.key, ledger_id, index.encode(ledger_id))
         except StorageFull:
-            # The index holds nothing that the ledger doesn't: it is rebuilt when needed.
+            # The index contains nothing that isn't in the ledger: it is rebuilt when needed.
             return
 
     # ---------------------------------------------------------------- reading
@@ -649,11 +649,11 @@ class Journal:
         """Durable entries from ``first`` on, in order, up to both limits.
 
         ``max_bytes`` counts events and blobs; one entry is returned even if it is larger.
-        ``first`` may be any position: of a ledger that isn't there, the next one's first
-        entry is meant. Fewer than asked for may come (a call reads from one ledger, and up to
-        what is damaged); none means that there is nothing at or after ``first``. Blobs are
-        slices of one read buffer: keep them only as long as the buffer's memory is no matter.
-        The journal itself keeps the frame in which a read stopped, until the next read.
+        ``first`` may be any position; one in a removed ledger stands for the first entry of the
+        next ledger. The result may be shorter than requested, because a call reads from one ledger
+        and stops before damage; it is empty only if there is nothing at or after ``first``. Blobs
+        are slices of one read buffer, so keeping one keeps the whole buffer in memory. The journal
+        itself keeps the frame in which a read stopped until the next read.
 
         Raises `CorruptJournal` if the entry at ``first`` is damaged, `NotStored`. Works on a
         full disk, and after `Fenced`
@@ -672,11 +672,11 @@ class Journal:
     ) -> list[Entry]:
         reader, index = await self._readable(info)
         last, self._unfinished = self._unfinished, None
-        # About as much as the entries need: each call of the file costs more than its bytes.
+        # About as much as the entries need: the cost of a call is more than that of its bytes.
         needed = min(max_bytes, max_entries * (info.bytes // max(info.entries, 1)))
         chunk = min(LARGEST_CHUNK, needed + SPACING)
         if last and last.reader is reader and last.frame.header.entry <= first <= last.entry:
-            # Small reads through a big frame would otherwise read and verify it as often.
+            # Otherwise each small read within a big frame would read and verify the whole frame.
             frame: Frame | None = last.frame
             cursor = reader.cursor(last.frame.end, info.bytes, chunk)
         else:
@@ -738,10 +738,10 @@ class Journal:
     async def confirm(self) -> bool:
         """Check, without writing, whether this owner is still the newest one.
 
-        For owners that may not write for long: every commit checks anyway. True: it was the newest
-        one at a moment after the call. False: unknown, since the manifest is being written, which
-        checks as well, or the journal has failed. Raises `Fenced`, after which nothing can be
-        staged any more.
+        For owners that write rarely: every commit checks it anyway. True: it was the newest owner
+        at a moment after the call. False: unknown, because the manifest is being written, which
+        checks as well, or because the journal has failed. Raises `Fenced`, after which nothing can
+        be staged any more.
         """
         if self._failure is not None or self._busy in _MANIFEST_MOVES:
             return False
@@ -766,8 +766,8 @@ class Journal:
 
 
 async def _frame_before(cursor: FrameCursor, first: int) -> Frame | None:
-    """The next frame of those up to the one that holds the entry ``first``; damaged ones before
-    that are passed over. Raises `CorruptJournal` if the entry itself is in a damaged one."""
+    """The next frame, up to the one with the entry ``first``; damaged frames before that are
+    skipped. Raises `CorruptJournal` if the entry itself is in a damaged one."""
     damage: CorruptJournal | None = None
     while True:
         try:
@@ -810,8 +810,8 @@ async def _take_epoch(store: LedgerStore, key: str) -> tuple[Manifest, int]:
 
 
 async def _free_index(store: LedgerStore, key: str, manifest: Manifest) -> int:
-    """An index above every ledger that is or was listed or is stored, so that the names of
-    orphans, which are swept once this is in the manifest, are never used again."""
+    """An index above every ledger that is stored or was ever listed. So the names of orphans, which
+    are swept once this index is in the manifest, are never used again."""
     first = manifest.ledger_id(0)
     taken = [ledger_id - first for ledger_id in await store.list_ledgers(key)]
     return max([manifest.next_index, *(index + 1 for index in taken if 0 <= index < MAX_LEDGERS)])

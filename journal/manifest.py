@@ -1,4 +1,4 @@
-"""The manifest: who owns a journal, and which ledgers it is made of."""
+"""The manifest: the owner of a journal and the list of its ledgers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HEADER: Final = struct.Struct("<8sHI")
 
 
 def number_base(cluster_number: int) -> int:
-    """What the numbers of a cluster's journals begin after."""
+    """The number after which the numbers of a cluster's journals begin."""
     return cluster_number << NUMBER_BITS
 
 
@@ -87,7 +87,7 @@ class LedgerInfo:
 class Manifest:
     """The content of a manifest object. All ledgers but the last are sealed.
 
-    A journal that is ``dead`` lists nothing and never will: its actor was deleted.
+    A ``dead`` journal has no ledgers and never gets any: its actor was deleted.
     """
 
     owner: str
@@ -121,7 +121,7 @@ class Manifest:
 
     def without(self, ledger_ids: Collection[int]) -> Manifest:
         """The manifest without these ledgers. Checkpoints that refer to them are no longer whole,
-        except the last two, which the caller knows not to need them."""
+        except the last two, which don't need them, as the caller has checked."""
         kept = [info for info in self.ledgers if info.ledger_id not in ledger_ids]
         older = (
             replace(info, whole=False) if _needs(info, ledger_ids) else info for info in kept[:-2]

@@ -31,7 +31,7 @@ SECTOR: Final = 512
 
 
 class Step(StrEnum):
-    """The points at which a hook is awaited: before the step that gives the name."""
+    """The points at which a hook is awaited: before the step of that name."""
 
     READ_MANIFEST = "read manifest"
     WRITE_MANIFEST = "write manifest"
@@ -53,8 +53,7 @@ Hook = Callable[[Step, str], Awaitable[None]]
 
 
 class TornWrite(PortableError):
-    """Raised by a hook at ``WRITE`` or ``MARK``: the process dies when ``kept`` bytes are
-    written."""
+    """Raised by a hook at ``WRITE`` or ``MARK``: the process dies after writing ``kept`` bytes."""
 
     def __init__(self, kept: int) -> None:
         super().__init__(f"died after writing {kept} bytes")
@@ -77,7 +76,7 @@ class _File:
         self.pending.clear()
 
     def cut(self, end: int) -> None:
-        """Shorten the file, of which nothing is unsynced."""
+        """Shorten the file, which has no unsynced bytes."""
         del self.seen[end:], self.durable[end:]
 
 
@@ -243,7 +242,7 @@ class _MemoryWriter:
         try:
             self._require_space(size + zeros)
         except StorageFull:
-            return 0  # they bring speed alone
+            return 0  # indexes only speed up reads
         return zeros
 
     async def _write(self, step: Step, file: _File, offset: int, data: bytes) -> None:
@@ -337,7 +336,7 @@ class MemoryStore:
         return files.version == version and self._written.get(journal) == ours
 
     async def release(self, journal: str, version: int) -> None:
-        """Forget that the version was written here; see `LedgerStore`."""
+        """Drop the record that this store wrote the version; see `LedgerStore`."""
         if self._written.get(journal, (0, 0))[0] == version:
             del self._written[journal]
 
@@ -430,5 +429,5 @@ class MemoryStore:
         self.disk._journals.pop(journal, None)
 
     async def close(self) -> None:
-        """Forget which versions were written here; see `LedgerStore`."""
+        """Drop the record of the versions that this store wrote; see `LedgerStore`."""
         self._written.clear()

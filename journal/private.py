@@ -30,9 +30,9 @@ def private_opener(path: str, flags: int) -> int:
 
 
 def tighten(root: Path, names: Collection[str]) -> None:
-    """Take the permissions of everybody else from what exists of ``names`` in a directory.
+    """Remove the permissions of other users from those ``names`` in a directory that exist.
 
-    The directory itself loses them too, unless it contains anything else. Raises `OSError`.
+    The same is done with the directory itself, unless it contains anything else. Raises `OSError`.
     """
     found = set(os.listdir(root))
     own = [root / name for name in sorted(found.intersection(names))]

@@ -15,12 +15,12 @@ from velaray.journal.store import LedgerStore
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The content of a journal when it was read.
+    """The content of a journal, as recovery read it.
 
     ``checkpoint`` is None for a journal without history. ``records`` are all records after the
     checkpoint, in order, without their blobs. ``damaged`` lists newer checkpoints that couldn't be
     read; the state is exact nevertheless, since all history after the older checkpoint was read
-    instead. An operator should look at those files.
+    instead. An operator should check those files.
     """
 
     checkpoint: Checkpoint | None = None
@@ -30,7 +30,7 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The newest ledger as it was found; ``info`` has the counts of what is valid."""
+    """The newest ledger as it was found; ``info`` has the counts of its valid records."""
 
     info: LedgerInfo
     index: SparseIndex
@@ -97,18 +97,18 @@ async def _read_history(reader: LedgerReader, info: LedgerInfo, records: list[Re
 async def sweep_orphans(store: LedgerStore, journal: str, manifest: Manifest) -> list[int]:
     """Delete ledgers that were created but never listed; returns their ids.
 
-    Only the owner may call this, with the manifest that made it the owner. A ledger is
-    listed by a compare-and-set of the manifest by the owner that created it. Whoever
-    created one of these has been superseded since, so it can't be listed any more; and as
-    its index is below the manifest's ``next_index``, no ledger of that name will ever be
-    created again, so a superseded owner that cleans up after itself can't hit ours.
+    Only the owner may call this, with the manifest that made it the owner. A ledger is listed by a
+    compare-and-set of the manifest by the owner that created it. The creator of an orphan has been
+    superseded since, so it can't list it any more. The orphan's index is below the manifest's
+    ``next_index``, so no ledger of that name is ever created again, and a superseded owner that
+    removes its own orphan can't remove a ledger of the new owner.
     """
     listed = {info.ledger_id for info in manifest.ledgers}
     swept: list[int] = []
     for ledger_id in await store.list_ledgers(journal):
         if ledger_id in listed or ledger_id >= manifest.ledger_id(manifest.next_index):
             continue
-        with suppress(NotStored):  # it is being deleted, or only its index is there
+        with suppress(NotStored):  # it is being deleted, or only its index exists
             if not await is_owned(store, journal, ledger_id):
                 continue
         await store.delete_ledger(journal, ledger_id)
@@ -117,12 +117,12 @@ async def sweep_orphans(store: LedgerStore, journal: str, manifest: Manifest) ->
 
 
 async def is_owned(store: LedgerStore, journal: str, ledger_id: int) -> bool:
-    """Whether a stored ledger is the journal's, or too damaged to belong to any. Raises
+    """Whether a stored ledger belongs to the journal, or its header is incomplete. Raises
     `NotStored`."""
     try:
         await LedgerReader.open(store, journal, ledger_id)
     except CorruptJournal as error:
-        # A header that was never completed belongs to a creation that was cut short. One
-        # that is complete and names another journal must stay.
+        # An incomplete header is that of an interrupted creation. A ledger with a complete # header
+        # that names another journal must stay.
         return not error.detail.startswith("the header names")
     return True

@@ -1,7 +1,7 @@
-"""Reading a journal without owning it: for tools, tests and the curious.
+"""Reads a journal without owning it, for tools, tests and people.
 
-Nothing here writes, and nothing disturbs an owner that is writing meanwhile. What an open
-ledger holds behind its last acknowledged record may or may not be seen.
+Nothing here writes or disturbs an owner that is writing meanwhile. Records of an open ledger after
+its last acknowledged one may or may not be visible.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from velaray.journal.store import LedgerStore
 class HistoryRecord(NamedTuple):
     """One journaled event with its blob; ``position`` and ``blob`` are None without one.
 
-    ``at_ms`` is when it was written, by its owner's clock (milliseconds since 1970).
+    ``at_ms`` is the time of the write, by its owner's clock (milliseconds since 1970).
     """
 
     sequence: int
@@ -32,7 +32,7 @@ class HistoryRecord(NamedTuple):
 
 
 class Fold(Protocol):
-    """What recomputes a state from history, to be compared with the checkpoints."""
+    """Recomputes a state from history, for comparison with the checkpoints."""
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Start from this state."""
@@ -43,14 +43,14 @@ class Fold(Protocol):
         ...
 
     def digest(self) -> bytes:
-        """The digest of the state, as its owner gave it to the checkpoint."""
+        """The digest of the state, computed as for a checkpoint."""
         ...
 
 
 @dataclass(slots=True)
 class LedgerReport:
     """The findings on one verified ledger. ``problems`` is empty for a sound one;
-    ``unacknowledged`` counts the bytes behind the last whole frame, without zeros at the end;
+    ``unacknowledged`` counts the bytes after the last whole frame, without zeros at the end;
     ``kept_segments`` counts the checkpoint's ``segments`` that are in earlier ledgers."""
 
     ledger_id: int
@@ -83,7 +83,7 @@ async def replay(
 ) -> AsyncIterator[HistoryRecord]:
     """Every record of the journal in order, from ledger ``from_ledger`` on (None: all).
 
-    Where ledgers aren't listed any more, the numbers of records jump. Raises `NotStored` if the
+    The numbers of records have gaps where ledgers were removed. Raises `NotStored` if the
     journal or the ledger isn't listed, `CorruptJournal`.
     """
     manifest = await load_manifest(store, key)
@@ -103,8 +103,8 @@ async def replay(
 async def checkpoint_of(store: LedgerStore, key: str, ledger_id: int) -> Checkpoint:
     """The state at the start of a ledger.
 
-    Raises `NotStored` if the ledger isn't listed, or ledgers with a part of its checkpoint
-    aren't any more; `CorruptJournal`.
+    Raises `NotStored` if the ledger, or one with a part of its checkpoint, isn't listed;
+    `CorruptJournal`.
     """
     manifest = await load_manifest(store, key)
     for info in manifest.ledgers:
@@ -118,11 +118,9 @@ async def checkpoint_of(store: LedgerStore, key: str, ledger_id: int) -> Checkpo
 async def verify(store: LedgerStore, key: str, fold: Fold | None = None) -> list[LedgerReport]:
     """Check every checksum and number of a journal; one report per listed ledger.
 
-    With ``fold``, history is applied to it and its digest compared with each checkpoint's, but
-    where ledgers between them aren't listed any more. Checkpoints of which parts went with
-    such ledgers aren't looked at.
-    Problems are in the reports. Raises `NotStored` or `CorruptJournal` if the manifest
-    itself can't be read.
+    With ``fold``, history is applied to it and its digest is compared with each checkpoint's,
+    except across removed ledgers. Checkpoints with parts in removed ledgers are skipped. Problems
+    are in the reports. Raises `NotStored` or `CorruptJournal` if the manifest itself can't be read.
     """
     manifest = await load_manifest(store, key)
     reports: list[LedgerReport] = []

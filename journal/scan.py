@@ -1,4 +1,4 @@
-"""Reading a ledger frame by frame, with everything verified."""
+"""Reads a ledger frame by frame, and verifies everything."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A verified frame: its payload is what was written."""
+    """A verified frame, with the payload as it was written."""
 
     offset: int
     header: FrameHeader
@@ -76,12 +76,12 @@ class Window:
         return self._data[start : start + length]
 
     def forget(self) -> None:
-        """Read anew from now on."""
+        """Drop the buffer, so that the next read sees the current file."""
         self._data = memoryview(b"")
 
 
 class LedgerReader:
-    """One ledger, readable by anybody. Obtained from `LedgerReader.open`."""
+    """Reads one ledger, also without owning it. Obtained from `LedgerReader.open`."""
 
     def __init__(self, store: LedgerStore, journal: str, header: LedgerHeader) -> None:
         self.store = store
@@ -112,24 +112,24 @@ class LedgerReader:
     async def whole(self, start: int, end: int, chunk: int = CHUNK) -> AsyncIterator[Frame]:
         """The frames of a range known to be whole.
 
-        Raises `CorruptJournal` at the first one that isn't what was written.
+        Raises `CorruptJournal` at the first damaged one.
         """
         cursor = self.cursor(start, end, chunk)
         while (frame := await cursor.next()) is not None:
             yield frame
 
     def cursor(self, start: int, end: int, chunk: int = CHUNK) -> FrameCursor:
-        """The same as `whole`, for those who may stop in the middle."""
+        """The same as `whole`, for readers that may stop in the middle."""
         return FrameCursor(self, start, end, chunk)
 
     async def tail(self, start: int, sequence: int) -> AsyncIterator[Frame]:
         """The frames from ``start`` (first record ``sequence``) to an unrecorded end.
 
-        What follows the last frame yielded is not known to be acknowledged. Raises
-        `CorruptJournal` if a frame is bad or missing before the place that the ledger's mark
-        names, or is followed by a later one which says that it had been synced.
+        Anything after the last yielded frame isn't known to be acknowledged. Raises
+        `CorruptJournal` if a frame is bad or missing before the end in the ledger's mark, or before
+        a later frame that proves that it had been synced.
         """
-        # Read before the frames: of a live ledger, what the mark speaks of is there then.
+        # Read before the frames, so that a live ledger has everything that the mark covers.
         mark = await self._mark()
         window = Window(self, CHUNK, None)
         at = start
@@ -146,8 +146,8 @@ class LedgerReader:
                 later = await self._find_later(at, sequence)
                 if later is None:
                     return
-                # A live writer may have completed the frame between the two looks. The
-                # later one was written after the frame was whole, so one fresh look decides.
+                # A live writer may have completed the frame between the two reads. The later #
+                # frame was written after this one was whole, so one more read decides.
                 window.forget()
                 frame = await self.frame(window, at)
                 if frame is None:
@@ -167,8 +167,8 @@ class LedgerReader:
         return frames.decode_mark(self.header.salt, self.header.ledger_id, raw)
 
     def history(self, info: LedgerInfo) -> AsyncIterator[Frame]:
-        """The frames behind the checkpoint: a sealed ledger's as listed, an open one's as
-        far as they go. Raises as `whole` and `tail` do."""
+        """The frames after the checkpoint: of a sealed ledger up to its listed end, of an open one
+        up to the last whole frame. Raises as `whole` and `tail` do."""
         if info.sealed:
             return self.whole(info.data_offset, info.bytes)
         return self.tail(info.data_offset, info.first_sequence)
@@ -197,7 +197,7 @@ class LedgerReader:
             at += CHUNK - FRAME_HEADER_SIZE
 
     async def find_frame(self, start: int, end: int, sequence: int) -> int | None:
-        """The offset of the first header of a frame in a range, of records behind ``sequence``."""
+        """The offset of the first frame header in a range whose records are after ``sequence``."""
         while start < end:
             raw = await self.read(start, min(CHUNK, end - start))
             found = frames.find_later(self.header.salt, start, raw, sequence, -1)
@@ -215,7 +215,8 @@ class LedgerReader:
 
 
 class FrameCursor:
-    """Frame after frame of a range known to be whole. Obtained from `LedgerReader.cursor`."""
+    """Reads the frames of a range that is known to be whole. Obtained from
+    `LedgerReader.cursor`."""
 
     def __init__(self, reader: LedgerReader, start: int, end: int, chunk: int) -> None:
         self._reader = reader
@@ -227,7 +228,7 @@ class FrameCursor:
     async def next(self) -> Frame | None:
         """The next frame, None at the end of the range.
 
-        Raises `CorruptJournal` if it isn't what was written.
+        Raises `CorruptJournal` if it is damaged.
         """
         if self._at >= self._end:
             return None
@@ -243,7 +244,7 @@ class FrameCursor:
         return frame
 
     async def skip_damage(self) -> bool:
-        """After `next` raised `CorruptJournal`: go on with the next whole frame header behind the
+        """After `next` raised `CorruptJournal`: continue with the next frame header after the
         damage. False if there is none."""
         found = await self._reader.find_frame(self._at + 1, self._end, self._sequence)
         if found is None:
@@ -253,7 +254,7 @@ class FrameCursor:
 
 
 class Continuity:
-    """Checks that frames follow each other without a hole, and numbers their records."""
+    """Checks that frames follow each other without gaps, and numbers their records."""
 
     def __init__(self, reader: LedgerReader, first_sequence: int) -> None:
         self._reader = reader

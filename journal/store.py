@@ -25,8 +25,8 @@ class StoredManifest(NamedTuple):
 
 @dataclass(slots=True)
 class Counters:
-    """What a store object did so far; bytes are those of ledgers, manifests and indexes (marks
-    don't count)."""
+    """The operations of a store object so far; bytes are those of ledgers, manifests and indexes,
+    without marks."""
 
     bytes_read: int = 0
     bytes_written: int = 0
@@ -35,23 +35,22 @@ class Counters:
 
 
 class LedgerWriter(Protocol):
-    """The only way to add to a ledger; obtained by creating it."""
+    """Appends to a ledger; obtained by creating the ledger."""
 
     async def append(
         self, buffers: Sequence[Buffer], *, confirm: int | None = None, mark: bytes = b""
     ) -> bool:
         """Write ``buffers`` at the end and sync; returns only when they are durable.
 
-        With ``confirm``, zeros may be written behind them, over which the next append is
-        written. With ``confirm``, afterwards (never before) look whether that manifest version is
-        still the newest; the result says so, and False means that nothing may be
-        acknowledged. If it is, ``mark`` is written over the ledger's former mark (always of
-        the same size), without a sync and at no risk for the ledger: where there is no room
-        for it, it is not written. Without ``confirm`` the result is True and no mark is written.
+        With ``confirm``, zeros may be written after them, which the next append overwrites. Then,
+        after the sync, check whether that manifest version is still the newest and return the
+        result: False means that nothing may be acknowledged. If it is, overwrite the ledger's
+        former mark with ``mark`` (always of the same size), without a sync and without risk for the
+        ledger; if there is no room for it, it is not written. Without ``confirm`` the result is
+        True and no mark is written.
 
-        One append at a time. Raises `StorageFull`: nothing of the buffers counts, the end
-        has not moved, later appends may succeed. Raises `SyncFailed`: the writer is dead,
-        every later append raises it too.
+        Run one append at a time. Raises `StorageFull`: the append has no effect, and later appends
+        may succeed. Raises `SyncFailed`: the writer is dead, every later append raises it too.
         """
         ...
 
@@ -64,23 +63,23 @@ class LedgerWriter(Protocol):
         ...
 
     async def sync(self, *, confirm: int, mark: bytes) -> bool:
-        """Make everything appended durable; then look at the version and write the mark, as
-        `append` does. Not during an append. Raises `SyncFailed`, as `append` does."""
+        """Make everything appended durable; then check the version and write the mark, as `append`
+        does. Don't call it during an append. Raises `SyncFailed`, as `append` does."""
         ...
 
     async def close(self) -> None:
-        """Release the file; zeros behind its end are cut off. Unsynced bytes stay unsynced.
+        """Release the file, and cut off zeros after its end. Unsynced bytes stay unsynced.
         Idempotent."""
         ...
 
 
 class LedgerStore(Protocol):
-    """Where journals are kept. Any method may raise `StorageFull` (when it writes) or
-    `SyncFailed` (an I/O error)."""
+    """The storage of journals. Any method may raise `StorageFull` (when it writes) or `SyncFailed`
+    (an I/O error)."""
 
     @property
     def counters(self) -> Counters:
-        """What this store object did so far."""
+        """The operations of this store object so far."""
         ...
 
     def salt(self) -> bytes:
@@ -98,9 +97,8 @@ class LedgerStore(Protocol):
     async def write_manifest(self, journal: str, expected: int, data: bytes) -> int:
         """Replace version ``expected`` (0: there is none yet); returns the new version.
 
-        Durable when it returns. Raises `ManifestConflict` if ``expected`` is not the
-        newest, or if what was written has been superseded already; `StorageFull` only if
-        nothing was written.
+        Durable on return. Raises `ManifestConflict` if ``expected`` is not the newest, or if the
+        written version has been superseded already; `StorageFull` only if nothing was written.
         """
         ...
 
@@ -113,7 +111,7 @@ class LedgerStore(Protocol):
         ...
 
     async def release(self, journal: str, version: int) -> None:
-        """Release what `holds` needs for ``version``, which isn't asked for any more."""
+        """Release the resources of `holds` for ``version``, which isn't checked any more."""
         ...
 
     async def claim_number(self, owner: str) -> int:
@@ -129,26 +127,26 @@ class LedgerStore(Protocol):
         ...
 
     async def read(self, journal: str, ledger_id: int, offset: int, length: int) -> bytes:
-        """Up to ``length`` bytes from ``offset``; shorter only at the end of what is stored.
+        """Up to ``length`` bytes from ``offset``; fewer only at the end of the ledger.
 
         Raises `NotStored`.
         """
         ...
 
     def read_now(self, journal: str, ledger_id: int, offset: int, length: int) -> bytes:
-        """`read`, of some KiB that are known to be there, without leaving the caller's turn.
+        """`read` without an await, for a few KiB that are known to be stored.
 
         Raises `NotStored`.
         """
         ...
 
     async def read_mark(self, journal: str, ledger_id: int) -> bytes | None:
-        """A ledger's mark as it was last written; an older one, a torn one or None after a
-        crash. Never one that speaks of an append that isn't durable."""
+        """A ledger's mark as it was last written; after a crash perhaps an older one, a torn one or
+        None. It never covers an append that isn't durable."""
         ...
 
     async def size(self, journal: str, ledger_id: int) -> int:
-        """Bytes stored, with torn writes and zeros behind the end. Raises `NotStored`."""
+        """The stored bytes, including torn writes and zeros after the end. Raises `NotStored`."""
         ...
 
     async def sync_ledger(self, journal: str, ledger_id: int) -> None:
@@ -171,12 +169,12 @@ class LedgerStore(Protocol):
         ...
 
     async def has_ledgers(self, journal: str, below: int) -> bool:
-        """Whether `list_ledgers` would list one whose id is smaller than ``below``; cheap if so,
-        however many there are."""
+        """Whether `list_ledgers` would return an id smaller than ``below``; cheap if so, for any
+        number of ledgers."""
         ...
 
     async def list_journals(self) -> list[str]:
-        """Every journal of which anything is stored, sorted."""
+        """Every journal with any stored object, sorted."""
         ...
 
     async def delete_ledger(self, journal: str, ledger_id: int) -> None:

@@ -1,4 +1,4 @@
-"""A thread that does blocking calls for an event loop, with as short a way back as there is.
+"""A thread that does blocking calls for an event loop, with the least overhead for the answer.
 
 A commit is two hops between threads and a sync; on a fast disk the hops of an executor cost
 half as much as the sync. Here a call goes through one queue, and its outcome comes back
@@ -21,14 +21,14 @@ from typing import Any, Final, Generic, TypeVar, cast
 from velaray.journal.errors import Misuse
 
 HAS_BELL: Final = sys.platform == "linux"
-"""Whether the system has counters that a loop can watch; elsewhere the loop's own way is
-taken."""
+"""Whether the system has event counters that a loop can watch; otherwise ``call_soon_threadsafe``
+is used."""
 
 T = TypeVar("T")
 
 
 class _Job(Generic[T]):
-    """A call and its outcome. As a context, it keeps whatever is raised for the caller."""
+    """A call and its outcome. As a context manager, it keeps an exception for the caller."""
 
     __slots__ = ("call", "error", "future", "loop", "result")
 
@@ -80,8 +80,7 @@ class Worker:
     def run(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Start ``call``; the future has its result or what it raised.
 
-        A call whose future is cancelled is carried out all the same. Raises `Misuse` after
-        `end`.
+        A call whose future is cancelled is executed all the same. Raises `Misuse` after `end`.
         """
         if self._ended:
             raise Misuse(f"{self._name}: the store is closed")
@@ -111,8 +110,8 @@ class Worker:
         if HAS_BELL:
             self._home, self._bell = loop, os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             loop.add_reader(self._bell, self._answer)
-        # A process that ends without closing its store isn't held up: unconfirmed writes may
-        # or may not be there, as after a crash.
+        # A process may end without closing its store: unconfirmed writes may or may not be # stored
+        # then, as after a crash.
         self._thread = Thread(target=self._work, name=self._name, daemon=True)
         self._thread.start()
 
@@ -124,7 +123,7 @@ class Worker:
                 self._done.append(job)
                 os.eventfd_write(self._bell, 1)
             else:
-                with suppress(RuntimeError):  # the loop is closed: nobody waits
+                with suppress(RuntimeError):  # the loop is closed, so there is no caller
                     job.loop.call_soon_threadsafe(job.answer)
             del job  # a caller's buffers must not live until the next call
 

@@ -188,7 +188,7 @@ class RemovePolicy(Request[Row]):
 
 
 class BeginMigration(Request[Row]):
-    """Begin to move a tenant to another cluster."""
+    """Start the migration of a tenant to another cluster."""
 
     tenant: str
     target: str

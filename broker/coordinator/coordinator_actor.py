@@ -117,8 +117,8 @@ class CoordinatorActor(JournaledActor):
         return decided
 
     async def commit_in_sequence(self, command: CommitInSequence) -> InSequence:
-        """As `end`, for all transactions of a number of a commit sequence, and those that it
-        drops."""
+        """Like `end`, for all transactions of one number of a commit sequence, and those that the
+        commit aborts."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         found: InSequence = await self.ask(command)

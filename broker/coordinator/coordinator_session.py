@@ -63,7 +63,7 @@ class Coordinator(Protocol):
         """Decide, and return when all participants have applied the verdict."""
 
     async def commit_in_sequence(self, command: CommitInSequence) -> Any:
-        """Commit all transactions of a number of a commit sequence, and return as `end` does."""
+        """Commit all transactions of one number of a commit sequence, and return as `end` does."""
 
     async def forget_commit_sequence(self, command: ForgetCommitSequence) -> None:
         """End a commit sequence and abort its open transactions."""

@@ -31,7 +31,7 @@ def is_systems(topic: TopicName) -> bool:
 
 
 def check_not_systems(topic: TopicName) -> TopicName:
-    """The topic itself. Raises `RemoteError` (NOT_ALLOWED) if it is a system topic."""
+    """Return the topic. Raises `RemoteError` (NOT_ALLOWED) if it is a system topic."""
     if is_systems(topic):
         raise RemoteError(Reason.NOT_ALLOWED, f"{topic} belongs to the system")
     return topic

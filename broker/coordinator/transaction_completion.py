@@ -171,7 +171,7 @@ class TransactionCompletion:
         return {each: task.result() for each, task in tasks.items()}
 
     async def _persist(self, command: Spread | Finish) -> Any:
-        """Repeat until the disk takes the command; returns the reply."""
+        """Repeat the command until the disk has room for it; return the reply."""
         backoff = self._actor_system.backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while isinstance(reply := await self._runtime.ask(command), Refusal):
             await backoff.wait()

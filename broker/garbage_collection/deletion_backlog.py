@@ -36,7 +36,7 @@ _TRIED = "RECONSUMETIMES"
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A message of a deletion topic; ``event`` is None if it is none."""
+    """A message of a deletion topic; ``event`` is None if it isn't an event."""
 
     topic: str
     message_id: MessageId

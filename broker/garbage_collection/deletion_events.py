@@ -43,7 +43,7 @@ _COMPONENTS = {
 
 
 class MalformedEvent(ValueError):
-    """A message that is no event of this kind, so the ledger isn't known."""
+    """A message that isn't such an event, so its ledger is unknown."""
 
 
 class MisaddressedEvent(ValueError):

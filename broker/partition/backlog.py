@@ -1,8 +1,8 @@
-"""How much of a partition's log is left to read, in bytes and in time.
+"""The size of a subscription's backlog in a partition's log, in bytes and in time.
 
 Bytes are those of entries and their events as journaled. Within a ledger every entry counts the
-same, so that no entry need be read; what a subscription acknowledged beyond its mark counts, too,
-unless its ledger is trimmed.
+same, so no entry is read. Entries acknowledged beyond the mark-delete position count, too, unless
+their ledger is trimmed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from velaray.topology.actor_system import ActorSystem
 from velaray.wire.messages import known_publish_time
 
 SCAN_ENTRIES = 100_000
-"""So many entries are looked at in one go; the rest is for the next one."""
+"""The number of entries that one round reads at most; the next round continues."""
 
 
 class Log(Protocol):
@@ -53,11 +53,11 @@ class Log(Protocol):
 
 
 class Backlog:
-    """Of one partition."""
+    """The backlog of one partition."""
 
     def __init__(self, partition: Log) -> None:
         self._partition = partition
-        # Everything from the first to the second offset was published before the time.
+        # All entries between the two offsets were published before the time.
         self._scanned = (0, 0, 0)
 
     def _kept(self) -> list[LedgerInfo]:
@@ -65,7 +65,7 @@ class Backlog:
         return [info for info in self._partition.ledgers if info.ledger_id not in trimmed]
 
     def bytes_from(self, offset: int) -> int:
-        """Bytes of the entries at and after ``offset``."""
+        """The bytes of the entries at and after ``offset``."""
         total = 0
         for info in self._kept():
             left = min(info.next_offset - offset, info.entries)
@@ -74,7 +74,7 @@ class Backlog:
         return total
 
     def last_bytes(self, limit: int) -> int:
-        """The offset from which on there are at most ``limit`` bytes."""
+        """The offset after which at most ``limit`` bytes follow."""
         for info in reversed(self._kept()):
             size = info.record_bytes
             if size > limit:
@@ -83,7 +83,7 @@ class Backlog:
         return 0
 
     async def age_ms(self, offset: int) -> int:
-        """How long ago the first entry at or after ``offset`` was published; 0 if none is there."""
+        """The age of the first entry at or after ``offset``; 0 if there is none."""
         at = self._partition.kept_from(offset)
         if at >= self._partition.end_offset:
             return 0
@@ -94,23 +94,24 @@ class Backlog:
         return max(self._partition.actor_system.clock_ms() - published_ms, 0)
 
     async def _published_ms(self, offset: int) -> int:
-        """When an entry was published; 0 if it doesn't say: nobody can read it."""
+        """The publish time of an entry; 0 if its metadata is unreadable."""
         try:
             return known_publish_time((await self._partition.entry(offset)).data)
         except JournalError:
             return self._sealed_ms(offset)
 
     def _sealed_ms(self, offset: int) -> int:
-        """When the ledger of an entry was sealed, so the entry was there; now if it is open."""
+        """The time at which the entry's ledger was sealed, after the entry was stored; now if it is
+        open."""
         ledger_id = self._partition.position_of(offset).ledger_id
         sealed = (info.sealed_ms for info in self._kept() if info.ledger_id == ledger_id)
         return next(sealed, 0) or self._partition.actor_system.clock_ms()
 
     async def older_than(self, start: int, age_ms: int) -> int:
-        """The offset up to which everything from ``start`` on was published longer ago.
+        """The offset before which all entries from ``start`` on are older than the given age.
 
-        By the publish times that clients gave, one entry after the other: an entry that isn't
-        old enough stops it, whatever comes behind.
+        Ages follow from the publish times of clients. The first entry that isn't old enough ends
+        the range, even if older ones follow.
         """
         partition = self._partition
         before_ms = partition.actor_system.clock_ms() - age_ms

@@ -99,7 +99,7 @@ class _DispatcherConnection:
 
 
 class ChannelOpener:
-    """Opens channels and adds them to ``channels``, by the names of their subscriptions."""
+    """Opens channels and adds them to ``channels``, by subscription name."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class ChannelOpener:
         channel.tell(SetPolicies(self.policies(durable=False)))
         self._channels[name] = channel
         if gone := log.gone():
-            channel.trimmed(gone)  # more may be trimmed since the request
+            channel.trimmed(gone)  # more may have been trimmed since the request
         return channel
 
     def _new_channel(self, name: str, *, durable: bool, compacted: bool) -> SubscriptionChannel:

@@ -1,7 +1,7 @@
-"""Entries as compaction sees them, and what becomes of a batch of which only a part is kept.
+"""Reads the messages of an entry for compaction, and reduces a batch to the messages that are kept.
 
-A batch keeps its place, its number of messages and their indexes: of a message that goes, only
-its metadata stays, with the protocol's ``compacted_out`` set, so that readers pass over it.
+A batch keeps its position, its number of messages and their indexes. Of a removed message only the
+metadata stays, with the protocol's ``compacted_out`` set, so that readers skip it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _item(single: SingleMessageMetadata | None) -> Item:
 
 
 def keep_part(entry: bytes | memoryview, mask: int) -> bytes:
-    """A batch of which only the messages whose bits are set are left."""
+    """The batch with only those messages whose bits are set."""
     metadata, payload = split_entry(entry)
     kept = []
     count = metadata.num_messages_in_batch

@@ -1,9 +1,9 @@
-"""One generation of a partition's compacted entries: writing it, and reading it.
+"""Writes and reads one generation of a partition's compacted entries.
 
-It is a journal of its own: the kept entries in the order of the log, then a checkpoint that has the
-index (`velaray.actors.partition.compacted_index`). So a view is opened without reading its entries,
-and needs nothing of the partition's log. In memory it takes 8 bytes per kept entry, and some 100
-for each batch that is kept in part.
+A generation is a journal of its own: the kept entries in the order of the log, then a checkpoint
+with the index (`velaray.actors.partition.compacted_index`). So a view is opened without reading its
+entries, and doesn't depend on the partition's log. In memory it takes 8 bytes per kept entry, and
+about 100 for each partly kept batch.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from velaray.journal.store import LedgerStore
 COMMIT_ENTRIES = 256
 COMMIT_BYTES = 1 << 20
 SETTINGS = JournalSettings(roll_records=1 << 40, roll_bytes=1 << 30)
-"""Every ledger begins with all of the index so far: so there are few, and they are large."""
+"""Rolls over rarely: each ledger begins with the whole index so far, so few large ledgers are
+better."""
 
 _MACHINE = CompactedIndexMachine()
 
 
 class ViewWriter:
-    """Writes one generation. Nothing of it counts before the partition publishes it."""
+    """Writes one generation, which takes effect when the partition publishes it."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -45,7 +46,7 @@ class ViewWriter:
 
     @property
     def entries(self) -> int:
-        """How many were kept."""
+        """The number of kept entries."""
         return len(self._index.offsets)
 
     async def start(self) -> None:
@@ -61,7 +62,7 @@ class ViewWriter:
         self._journal.stage(encode(event), blob)
 
     async def add(self, offset: int, entry: CachedEntry, mask: int | None) -> None:
-        """Keep an entry; ``mask`` says what of a batch remains (None: all).
+        """Keep an entry; ``mask`` has the remaining messages of a batch (None: all).
 
         Raises what `Journal.commit` and `Journal.roll` raise.
         """
@@ -83,10 +84,10 @@ class ViewWriter:
         await self._journal.commit()
 
     async def finish(self, horizon: int, ledgers: Sequence[tuple[int, int]]) -> None:
-        """Complete it, and write the index: when this returns all of the view is durable.
+        """Complete the generation and write the index. The whole view is durable on return.
 
-        ``ledgers``: (ledger id, offset of its entry 0) of the log below the horizon. Raises
-        what `Journal.commit` and `Journal.roll` raise.
+        ``ledgers`` are those of the log below the horizon: (ledger id, offset of its entry 0).
+        Raises what `Journal.commit` and `Journal.roll` raise.
         """
         needed = [
             CompactedLedger(ledger_id=ledger_id, first=first)
@@ -97,7 +98,7 @@ class ViewWriter:
         await self._journal.roll(*self._checkpoint())
 
     def _needed(self, horizon: int, ledgers: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """The ledgers of which something is kept."""
+        """The ledgers with kept entries."""
         offsets = self._index.offsets
         ends = [first for _, first in ledgers[1:]] + [horizon]
         starts = [bisect_left(offsets, first) for _, first in ledgers]
@@ -126,9 +127,9 @@ class CompactedView:
     async def open(
         cls, store: LedgerStore, key: ActorKey, clock_ms: Callable[[], int]
     ) -> CompactedView:
-        """Read the index of a generation that was published.
+        """Open a published generation by reading its index.
 
-        Raises `NotStored` if it isn't all there, and what `Journal.open` raises.
+        Raises `NotStored` if a part of it is missing, and what `Journal.open` raises.
         """
         journal = await Journal.open(store, key.text(), SETTINGS, clock_ms=clock_ms)
         checkpoint = journal.recovered.checkpoint
@@ -138,7 +139,7 @@ class CompactedView:
         return cls(journal, index)
 
     async def read(self, index: int, max_entries: int, max_bytes: int) -> Sequence[CachedEntry]:
-        """Kept entries from the ``index``-th on, one at least.
+        """Kept entries from the ``index``-th on, at least one.
 
         Raises what `Journal.read` raises, and `NotStored`.
         """
@@ -163,15 +164,16 @@ class CompactedView:
             await self.cache.load(index)
         return found
 
-    # -- where what is -------------------------------------------------------------
+    # -- positions and indexes -------------------------------------------------------------
 
     def index_of(self, offset: int) -> int | None:
-        """The place of a kept entry among the kept ones; None if the entry is gone."""
+        """The index of an entry among the kept ones; None if it wasn't kept."""
         index = self.index_from(offset)
         return index if index < len(self.offsets) and self.offsets[index] == offset else None
 
     def index_from(self, offset: int) -> int:
-        """The place of the first kept entry at or after ``offset``; their number if none is."""
+        """The index of the first kept entry at or after ``offset``; the number of kept entries if
+        there is none."""
         return bisect_left(self.offsets, offset)
 
     def kept_from(self, offset: int) -> int:
@@ -186,7 +188,7 @@ class CompactedView:
         return [(before + 1, at) for before, at in pairwise(borders) if before + 1 < at]
 
     def masks_between(self, first: int, end: int) -> list[tuple[int, int]]:
-        """What remains of the batches from ``first`` to ``end`` - 1 that are kept in part."""
+        """The remaining messages of the partly kept batches from ``first`` to ``end`` - 1."""
         kept = self.offsets[bisect_left(self.offsets, first) : bisect_left(self.offsets, end)]
         return [(offset, self.masks[offset]) for offset in kept if offset in self.masks]
 

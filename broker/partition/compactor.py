@@ -1,11 +1,12 @@
-"""Compaction of one partition: two passes over its log, and the view that readers get.
+"""Compaction of one partition: makes the compacted view in two passes over the log.
 
-The first pass learns where every key's newest message is (`velaray.actors.partition.compaction`),
-the second copies what stays into the journal of a new generation. Both read the former view, then
-the log behind its horizon, in small reads, and let everything else run between any two slices of
-work. One event makes the new generation the current one; readers go over to it at once, where they
-are: what it has and they haven't seen is all that they still need. Then the former one is deleted.
-What a crash left half-made is deleted by the next activation.
+The first pass finds the position of every key's newest message
+(`velaray.actors.partition.compaction`), the second copies the kept entries into the journal of a
+new generation. Both read the current view, then the log after its horizon, in small reads, and
+yield to other tasks between slices of work. One event makes the new generation current. Readers
+switch to it at once and continue at their position, since it holds everything that they still need.
+Then the former generation is deleted. After a crash the next activation deletes an incomplete
+generation.
 """
 
 from __future__ import annotations
@@ -49,21 +50,21 @@ READ_ENTRIES = 256
 READ_BYTES = 512 << 10
 SLICE_MESSAGES = 512
 SLICE_BYTES = 256 << 10
-"""After so much work whoever waits for the event loop has its turn."""
+"""The amount of work after which other tasks of the event loop get a turn."""
 _ROLL_OVER_S = 0.01
 CHECK_S = 60.0
-"""How often the threshold is looked at, as in Pulsar."""
+"""The interval between checks of the threshold, as in Pulsar."""
 
 Look = Callable[[int, CachedEntry], Awaitable[None]]
 
 
 class CompactionFailed(Exception):
-    """A compaction came to nothing; the message says why. The former view stays current."""
+    """A compaction failed, for the reason in the message. The former view stays current."""
 
 
 @dataclass(slots=True)
 class Status:
-    """How the last compaction of this activation went, in Pulsar's words."""
+    """The status of the last compaction of this activation, in Pulsar's words."""
 
     status: str = "NOT_RUN"
     last_error: str = ""
@@ -170,7 +171,7 @@ class Compactor:
         return self._table
 
     async def offset_at_time(self, publish_ms: int) -> int:
-        """As `EntryLog.offset_at_time`, among what the current view and the log have."""
+        """Like `EntryLog.offset_at_time`, for the current view and the log after it."""
         view = self.view
         if view is None:
             return await self._log.offset_at_time(publish_ms)
@@ -186,9 +187,9 @@ class Compactor:
         return max(view.horizon, await self._log.offset_at_time(publish_ms))
 
     async def last_message_id(self, horizon: int | None) -> MessageId:
-        """The newest message's id, (-1, -1) if there is none; of the last batch its last index.
+        """The newest message's id with its index in its batch; (-1, -1) if there is none.
 
-        For who reads compacted: of those that the view has, and the log behind ``horizon``.
+        A reader of the compacted topic sees the view, and the log after ``horizon``.
         """
         log = self._log
         number, view, mask = log.partition_index, self.view, None
@@ -239,11 +240,12 @@ class Compactor:
             await asyncio.wait([self._running])
 
     def described(self) -> dict[str, str]:
-        """The status of the last compaction of this activation, as Pulsar's REST tells it."""
+        """The status of the last compaction of this activation, in the form of Pulsar's REST
+        API."""
         return {"status": self.status.status, "lastError": self.status.last_error}
 
     async def stats(self) -> dict[str, Any]:
-        """What there is to tell of compaction."""
+        """The statistics of compaction."""
         state = await self._partition.runtime.read(lambda state: state.compactions)
         current = state.current
         return {
@@ -258,11 +260,11 @@ class Compactor:
         }
 
     async def watch(self) -> None:
-        """Delete what former activations left; then compact whenever policy asks for it."""
+        """Delete what former activations left; then compact whenever the policy requires it."""
         try:
             await self._sweep()
         except (JournalError, CompactionFailed) as error:
-            logger.warning("%s: %s", self._partition.topic, error)  # the next start tries again
+            logger.warning("%s: %s", self._partition.topic, error)  # retried at the next start
         while True:
             await asyncio.sleep(CHECK_S)
             threshold = self._partition.policies.raw["compactionThreshold"]
@@ -270,7 +272,7 @@ class Compactor:
                 self.trigger()
 
     def uncompacted_bytes(self) -> int:
-        """Bytes of the log behind the horizon; of the ledger that it is in, its share."""
+        """The bytes of the log after the horizon, including a share of the horizon's own ledger."""
         journal = self._partition.runtime.journal
         assert isinstance(journal, Journal)
         horizon = self._partition.runtime.state.compactions.horizon
@@ -321,8 +323,8 @@ class Compactor:
         await self._sweep()
 
     async def _copy(self, begun: Generation, former: CompactedView | None) -> int:
-        """Make the generation durable; returns how many entries it has."""
-        # Only this needs codecs: a partition that isn't compacted stays small.
+        """Make the generation durable; return its number of entries."""
+        # Imported late: only compaction needs the codecs.
         from velaray.broker.partition.compacted_entries import contents, keep_part
 
         partition = self._partition
@@ -359,8 +361,8 @@ class Compactor:
     async def _new_writer(self, number: int) -> ViewWriter:
         """The journal of a new generation, if this activation is still the partition's owner.
 
-        The journal is made first, and who owns the partition is looked at then; a successor
-        sweeps what was begun. One of the two sees the other.
+        The journal is created first, and the ownership is checked afterwards; a successor first
+        takes the ownership and then sweeps such journals. So one of the two sees the other.
         """
         partition = self._partition
         key = partition.key.of_compacted(number).text()
@@ -379,7 +381,8 @@ class Compactor:
         return [row for row in self.table().ledgers() if row[1] < horizon]
 
     async def _pass(self, horizon: int, former: CompactedView | None, look: Look) -> None:
-        """``look`` at all that the former view and the log behind it have below ``horizon``."""
+        """Call ``look`` for every entry below ``horizon`` of the former view and of the log after
+        it."""
         messages = size = 0
         async for offset, entry in self._entries(horizon, former):
             await look(offset, entry)
@@ -414,10 +417,10 @@ class Compactor:
         try:
             await self._delete(number)
         except (CompactionFailed, StorageFull) as error:
-            logger.warning("%s: %s", self._partition.topic, error)  # the next one sweeps it
+            logger.warning("%s: %s", self._partition.topic, error)  # the next compaction sweeps it
 
     async def _sweep(self) -> None:
-        """Delete what is superseded, and what came to nothing."""
+        """Delete superseded and failed generations."""
         leftovers = await self._partition.runtime.read(lambda state: state.compactions.leftovers())
         for number in leftovers:
             await self._delete(number)

@@ -1,4 +1,4 @@
-"""Moves the cursors of a partition's subscriptions: resets, and undoing of former moves."""
+"""Moves the cursors of a partition's subscriptions: resets, and undoing earlier moves."""
 
 from __future__ import annotations
 
@@ -88,7 +88,8 @@ class CursorMoves:
             await table.call_dispatcher(name, request)
 
     async def plan_undo(self, name: str, point_in_time: list[int | None]) -> dict[str, Any] | None:
-        """What `undo` would change; None if nothing moved since. Raises as `undo` does."""
+        """What `undo` would change; None if the cursor hasn't moved since. Raises as `undo`
+        does."""
         await self._log.sync()
         channel = self._subscriptions.channels.get(name)
         compacted = channel is not None and channel.compacted

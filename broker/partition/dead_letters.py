@@ -1,8 +1,9 @@
-"""The hand's part in moving dead letters: it publishes what its subscriptions have condemned.
+"""Moves dead letters: publishes the entries that a subscription decided on to their dead-letter
+topic.
 
-One letter after the other, in the order of their numbers, each until it is stored: so
-de-duplication in the dead-letter topic stores each exactly once, however often it is tried.
-See `velaray.actors.subscription.dead_letters`.
+Dead letters are published one at a time, in the order of their numbers, and each is retried until
+it is stored. So de-duplication in the dead-letter topic stores each exactly once. See
+`velaray.actors.subscription.dead_letters`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ from velaray.wire.schemas import NO_VERSION, read_version, version_bytes
 logger = logging.getLogger("velaray")
 
 PRODUCER_PREFIX = "dead-letters-of:"
-"""Producers with such names are never forgotten: what they published must not come again."""
+"""The prefix of their producer names. Such producers never expire, because their de-duplication
+must last."""
 
 _TRANSIENT: tuple[type[Exception], ...] = (*TRANSIENT_OR_STORE, InvalidNameError)
 _TAKES_ALL = {**DEFAULTS, STRATEGY: str(Strategy.ALWAYS_COMPATIBLE), LEGACY_JSON: True}
@@ -46,7 +48,7 @@ _UNREADABLE = (MalformedEntryError, CompressionError)
 
 
 class Partition(Protocol):
-    """What the mover needs of the partition that the letters are from."""
+    """What the mover needs of the source partition."""
 
     key: ActorKey
     actor_system: ActorSystem
@@ -111,14 +113,15 @@ class DeadLetterTopic(Protocol):
 
 
 def is_for_dead_letters(topic: TopicName) -> bool:
-    """Whether it is itself a dead-letter topic, by its name: its own letters stay in it."""
+    """Whether it is a dead-letter topic, by its name: then its own dead letters stay in it."""
     return str(topic.topic).endswith("-DLQ")
 
 
 async def append(partition: DeadLetterTopic, args: dict[str, Any]) -> None:
-    """Store one entry for another actor, once for its producer and number; durable then.
+    """Store one entry for another actor, once for each producer and number. It is durable on
+    return.
 
-    Raises `RemoteError` if the topic takes none.
+    Raises `RemoteError` if the topic refuses it.
     """
     if args["initial_subscription"]:
         name = args["initial_subscription"]
@@ -141,7 +144,7 @@ async def append(partition: DeadLetterTopic, args: dict[str, Any]) -> None:
 
 
 class DeadLetterMover:
-    """Moves the dead letters of one subscription, as long as its channel is open."""
+    """Moves the dead letters of one subscription while its channel is open."""
 
     def __init__(
         self,
@@ -151,7 +154,7 @@ class DeadLetterMover:
         key: ActorKey,
         on_moved: Callable[[], None],
     ) -> None:
-        """``on_moved`` is called when none is left to move."""
+        """``on_moved`` is called when no dead letter is left to move."""
         self._partition = partition
         self._log = log
         self._channel = channel
@@ -166,17 +169,18 @@ class DeadLetterMover:
 
     @property
     def busy(self) -> bool:
-        """Whether letters are under way."""
+        """Whether dead letters are being moved."""
         return bool(self._dead_letters)
 
     def take(self, dead_letters: Sequence[tuple[int, int, Sequence[int]]]) -> None:
-        """Move these: (offset, number, unacknowledged words of the batch)."""
+        """Move these dead letters: (offset, number, unacknowledged words of the batch)."""
         self._dead_letters += dead_letters
         if self._task is None or self._task.done():
             self._task = self._partition.spawn(self._move_all())
 
     def close(self) -> None:
-        """The channel is closed; whoever opens it again is told again."""
+        """Stop: the channel is closed. The dispatcher sends unconfirmed dead letters again to the
+        next one."""
         self._dead_letters.clear()
         if self._task is not None:
             self._task.cancel()
@@ -200,14 +204,14 @@ class DeadLetterMover:
         try:
             entry = bytes((await self._log.entry(offset)).data)
         except NoSuchEntryError:
-            return offset  # it was trimmed meanwhile: nobody misses it
+            return offset  # it was trimmed meanwhile, so it is no longer needed
         at = MessageId(*self._log.position_of(offset), partition.key.partition)
         mask = sum((word & (1 << 64) - 1) << 64 * place for place, word in enumerate(words))
         await self._publish(at, entry, number, mask or None)
         return offset
 
     async def _publish(self, at: MessageId, entry: bytes, number: int, mask: int | None) -> None:
-        """Have the letter of what is stored at ``at`` appended; ``number`` tells it from others."""
+        """Publish the entry at ``at`` as the dead letter ``number``."""
         partition = self._partition
         now_ms = partition.actor_system.clock_ms()
         policy = partition.policies.raw["deadLetter"] or {}
@@ -216,7 +220,10 @@ class DeadLetterMover:
             version = await self._version_there(key, read_metadata(entry).schema_version)
             copied, messages = self._courier.copy(entry, at, number, mask, now_ms, version)
         except _UNREADABLE:
-            copied, messages = entry, 1  # whoever reads it there may know what it is
+            copied, messages = (
+                entry,
+                1,
+            )  # published as it is
         args = {
             "producer": self._producer,
             "number": number,
@@ -227,8 +234,8 @@ class DeadLetterMover:
         await partition.actor_system.call(key, "append", args)
 
     async def _version_there(self, key: ActorKey, version: bytes) -> bytes:
-        """What a version of the topic's schema is in the dead-letter topic, whose registry takes
-        all of them. A version that nobody knows is left out: there it would mean another one."""
+        """The dead-letter topic's version of a schema of this topic; its registry accepts all of
+        them. An unknown version is dropped, because there it would name another schema."""
         partition = self._partition
         registry = ActorKey.of_schema_registry(key.topic_name, key.topic_incarnation)
         known = self._versions.get((registry, version))
@@ -248,7 +255,7 @@ class DeadLetterMover:
         return translated
 
     async def _destination(self, policy: dict[str, Any]) -> ActorKey:
-        """The partition that takes the letters; it is made if need be.
+        """The partition of the dead-letter topic, which is created if needed.
 
         Raises `RemoteError` (NOT_ALLOWED) if a user's policy names a topic of the system.
         """
@@ -260,7 +267,7 @@ class DeadLetterMover:
             check_not_systems(topic)
         found = await actor_system.call(ActorKey.catalog(), "ensure_topic", {"topic": str(topic)})
         if found["partitions"]:
-            topic = topic.of_partition(0)  # always the same one, whatever is added
+            topic = topic.of_partition(0)  # always the first one, even if partitions are added
             args = {"topic": str(topic)}
             found = await actor_system.call(ActorKey.catalog(), "ensure_topic", args)
         return ActorKey.of_partition(topic, found["incarnation"])

@@ -1,8 +1,7 @@
-"""Which entries of a partition wait for their delivery time, and the timer that ends it.
+"""Tracks a partition's delayed entries, with a timer for their delivery times.
 
-An entry leaves when the partition's clock says that its time has come, and not before: nobody
-else looks at a clock. Times that are close together end together, no more often than once a
-tick: so an entry may be up to one tick late, and is never early.
+Only the partition's clock decides when an entry becomes due. Entries become due in groups, at most
+once per tick of the policy: an entry may be up to one tick late, and is never early.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from velaray.actors.partition.delayed import DelayedEntry, DelayedIndex
 from velaray.actors.sets.ranges import RangeSet
 
 LONGEST_SLEEP_MS = 60_000
-"""So often at least the clock is looked at, which may have been set forward."""
+"""The longest time between looks at the clock, which may be set forward."""
 
 
 class DelayedDeliveryTracker:
-    """The entries of one partition that are stored and not due."""
+    """The stored entries of one partition that aren't due."""
 
     def __init__(
         self,
@@ -26,28 +25,29 @@ class DelayedDeliveryTracker:
         on_due: Callable[[list[DelayedEntry], int], None],
         entries: Iterable[DelayedEntry] = (),
     ) -> None:
-        """``on_due`` hears which entries wait no longer, and of the time up to which none does."""
+        """``on_due`` is called with the entries that became due, and the time up to which none
+        waits."""
         self._clock_ms = clock_ms
         self._on_due = on_due
         self._queue = DelayedIndex(entries)
         self._waiting: dict[int, DelayedEntry] = {}
-        self._offsets = RangeSet()  # those of what waits
+        self._offsets = RangeSet()  # the delivery times of waiting entries
         for entry in self._queue:
             self._wait(entry)
         self._active = True
         self._tick_ms = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._next_fire = 0.0  # not before this time of the event loop
+        self._next_fire = 0.0  # the earliest time of the next timer, on the event loop's clock
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def get(self, offset: int) -> DelayedEntry | None:
-        """The entry, if it must wait."""
+        """The delayed entry at this offset; None if it isn't delayed."""
         return self._waiting.get(offset)
 
     def first_within(self, first: int, end: int) -> int:
-        """The lowest offset from ``first`` on that must wait; ``end`` if there is none before."""
+        """The first delayed offset from ``first`` on; ``end`` if there is none before it."""
         return first if first in self._offsets else self._offsets.next_start(first, end)
 
     def _wait(self, entry: DelayedEntry) -> None:
@@ -55,7 +55,7 @@ class DelayedDeliveryTracker:
         self._offsets.add(entry.offset, entry.offset + 1)
 
     def add(self, entry: DelayedEntry) -> None:
-        """An entry was stored."""
+        """Add a stored entry."""
         if entry.deliver_at_ms <= self._clock_ms():
             return
         self._queue.add(entry)
@@ -65,7 +65,7 @@ class DelayedDeliveryTracker:
                 self._arm()
 
     def apply(self, active: bool, tick_ms: int) -> None:
-        """The policy: whether anything waits at all, and how often entries become due."""
+        """Apply the policy: whether entries are delayed at all, and the tick."""
         self._tick_ms = tick_ms
         if active and not self._active:
             for entry in self._queue:
@@ -79,7 +79,7 @@ class DelayedDeliveryTracker:
         self._arm()
 
     def close(self) -> None:
-        """Nothing becomes due any more."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""The bytes of a partition's entries: a cache of the tail, and reads of what is older.
+"""The bytes of a partition's entries: a cache of the newest ones, and reads of older ones.
 
 The tail cache holds the newest durable entries up to a byte budget, so consumers that keep
 up never cause a disk read. Older entries are read from ledgers in chunks, the next one while
@@ -23,7 +23,7 @@ HASHES_KEPT = 20_000
 
 
 class CachedEntry(NamedTuple):
-    """One entry: its bytes, how many messages it holds, the chunked message it is part of."""
+    """One entry: its bytes, its number of messages, the chunked message that it is part of."""
 
     data: bytes | memoryview
     messages: int
@@ -31,7 +31,8 @@ class CachedEntry(NamedTuple):
 
 
 ReadChunk = Callable[[int, int, int], Awaitable[Sequence[CachedEntry]]]
-"""Offset, entries at most, bytes at most; gives one entry at least, or raises."""
+"""Reads entries from an offset on, up to a number of entries and of bytes; returns at least one, or
+raises."""
 
 
 class EntryCache:
@@ -40,16 +41,16 @@ class EntryCache:
     def __init__(self, read: ReadChunk, next_offset: int, budget: int = TAIL_BUDGET) -> None:
         self._read = read
         self._budget = budget
-        # A list, since the middle of a deque is slow to reach. What was dropped leaves its
-        # places, up to ``_dropped``, until they are the greater part.
+        # A list, since access to the middle of a deque is slow. Dropped entries leave empty places
+        # # before ``_dropped``, until these are the majority.
         self._tail: list[CachedEntry | None] = []
         self._dropped = 0
         self._tail_start = next_offset
         self._tail_bytes = 0
         self._chunks: OrderedDict[int, Sequence[CachedEntry]] = OrderedDict()
         self._loading: dict[int, asyncio.Task[None]] = {}
-        self._unreadable: set[int] = set()  # where a read failed: nothing is read ahead there
-        self._hashes: dict[int, int] = {}  # of keys, of the entries asked for last
+        self._unreadable: set[int] = set()  # where a read failed: no read-ahead there
+        self._hashes: dict[int, int] = {}  # hashes of keys, for the last requested entries
 
     @property
     def end(self) -> int:
@@ -94,7 +95,8 @@ class EntryCache:
     def run(self, offset: int, count: int) -> Sequence[CachedEntry]:
         """The entries from ``offset`` on that are in memory together, at most ``count``.
 
-        Empty if that at ``offset`` isn't in memory. Of older ones the next chunk is read ahead.
+        Empty if the entry at ``offset`` isn't in memory. For older entries the next chunk is read
+        ahead.
         """
         index = offset - self._tail_start
         if index >= 0:
@@ -108,8 +110,8 @@ class EntryCache:
         return ()
 
     def hashes(self, offset: int, count: int) -> list[int]:
-        """The hashes of the keys of consecutive entries; 0 for those that aren't in memory, as
-        they are trimmed away: nobody gets them."""
+        """The hashes of the keys of consecutive entries; 0 for entries that aren't in memory
+        because they were trimmed."""
         known = self._hashes
         found = []
         for at in range(offset, offset + count):
@@ -156,6 +158,6 @@ class EntryCache:
 
 
 def _fail_in_silence(task: asyncio.Task[None]) -> None:
-    """Who needs the entries, loads them then, and is told."""
+    """Ignore the error of a read-ahead: a later load of these entries raises it."""
     if not task.cancelled():
         task.exception()

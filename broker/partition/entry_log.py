@@ -1,4 +1,4 @@
-"""The entries of one partition, as they are stored and as consumers may read them.
+"""Reads the entries of one partition: all stored ones, or those that consumers may get.
 
 Offsets count the entries of a partition from 0; positions are the ledger and entry ids that clients
 see. Everything here is about durable entries.

@@ -45,17 +45,17 @@ class OutgoingReplication(Protocol):
         """Replicate to these clusters: their settings, by name."""
 
     def tell_transactions(self) -> None:
-        """Tell the replicators that more is known of transactions that go to other clusters."""
+        """Notify the replicators of news about transactions that go to other clusters."""
 
     def count_received(self, name: str, messages: int, size: int) -> None:
         """Count an entry that came from cluster ``name``."""
 
     def rest(self) -> None:
-        """Prepare for a stop in good order: replicators that are idle don't wake the partition."""
+        """Prepare for an orderly stop: idle replicators don't activate the partition again."""
 
 
 class InboundReplication(Protocol):
-    """The actors that read other clusters' copies of this topic and publish them here."""
+    """The actors that copy this topic's entries from other clusters to this one."""
 
     @property
     def active(self) -> bool:
@@ -69,14 +69,14 @@ class InboundReplication(Protocol):
 
 
 class RemoteSubscriptionProgress(Protocol):
-    """What the subscriptions of other clusters have acknowledged, applied to those here."""
+    """Applies the acknowledgements of other clusters' subscriptions to those here."""
 
     def came(self) -> None:
         """Note that replicated entries may have become durable."""
 
     def unread(self, name: str, waits: Collection[str] | None) -> None:
-        """Note that a subscription's channel is closed, while progress of the clusters ``waits``
-        is pending there (None: it isn't known of which)."""
+        """Note that a subscription's channel is closed while progress of the clusters ``waits`` is
+        pending there (None: the clusters are unknown)."""
 
     async def settle_channel(self, channel: SubscriptionChannel) -> None:
         """Apply pending progress to a subscription that has a channel."""
@@ -95,8 +95,8 @@ class Fence(Protocol):
         """Raise `RemoteError` (UNAVAILABLE) if it is up, except for replicators' subscriptions."""
 
     def passing(self, method: str) -> AbstractContextManager[None]:
-        """Enclose a call: if it changes something, it is refused while the fence is up, and a fence
-        that goes up waits until it ends."""
+        """Guard a call: one that changes something is refused while the fence is up, and a fence
+        that goes up waits for its end."""
 
 
 class ProgressChanges(Protocol):
@@ -114,30 +114,30 @@ class GeoReplication(Protocol):
 
     @property
     def replication(self) -> OutgoingReplication:
-        """To other clusters."""
+        """Replication to other clusters."""
 
     @property
     def inbound(self) -> InboundReplication:
-        """From clusters that don't replicate to this one by themselves."""
+        """Replication from clusters that don't push to this one."""
 
     @property
     def progress(self) -> RemoteSubscriptionProgress:
-        """Acknowledgements in other clusters."""
+        """Progress of subscriptions in other clusters."""
 
     @property
     def fence(self) -> Fence:
-        """Of a migration of the tenant."""
+        """The fence of the tenant's migration."""
 
     @property
     def changes(self) -> ProgressChanges:
-        """Acknowledgements here."""
+        """Changes of this cluster's subscriptions."""
 
     @property
     def methods(self) -> Mapping[str, Method]:
         """The calls that the partition answers in addition to its own."""
 
     def begin(self) -> None:
-        """Start what runs as long as the partition does."""
+        """Start the tasks that run as long as the partition."""
 
     def marker_handler(self, kind: int) -> MarkerHandler:
         """Return the handler of a kind of markers. Raises `RemoteError` (NOT_ALLOWED) for an

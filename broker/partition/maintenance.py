@@ -1,14 +1,14 @@
-"""What a partition does by itself, at intervals: expire, evict, hold back, trim.
+"""Periodic maintenance of a partition: expiry, backlog quotas, unused subscriptions, trimming.
 
-One round: ask the durable subscriptions what they have; move those whose messages are too old (time
-to live) or whose backlog is too big (quota, eviction); hold producers back or let them in again
-(quota); delete subscriptions that are unused for long; drop ledgers that aren't needed
-(`velaray.actors.partition.trimming`). Every step is a decision of a machine, journaled; a round
-that fails half-way is made good by the next one.
+One round asks the durable subscriptions what they have acknowledged; expires messages that are too
+old (time to live) or exceed the backlog quota (eviction); blocks or admits producers (quota);
+deletes subscriptions that are unused for long; and trims ledgers that aren't needed
+(`velaray.actors.partition.trimming`). Every step is a journaled decision of a machine; after a
+failure the next round completes the work.
 
 A cursor that moves back may need ledgers that its subscription had passed when it was asked. So
-every move is announced (`Maintenance.moving`). Ledgers are dropped only if no cursor moved since
-its subscription was asked, and no cursor moves before that is decided.
+every move is announced (`Maintenance.moving`). Ledgers are trimmed only if no cursor has moved
+since its subscription was asked, and no cursor moves before that is decided.
 """
 
 from __future__ import annotations
@@ -50,14 +50,15 @@ from velaray.topology.transient import TRANSIENT
 from velaray.wire.replication import REPLICATOR_PREFIX
 
 EVICT_TO = 0.9
-"""An eviction goes on until the backlog is this part of its limit, as in Pulsar."""
+"""An eviction continues until the backlog is this fraction of its limit, as in Pulsar."""
 _TRANSIENT = (*TRANSIENT, StorageFull, NoSuchEntryError)
 _EVICTION = "consumer_backlog_eviction"
 _HOLD = "producer_request_hold"
 
 
 class Holdings:
-    """What a durable subscription has, and how often its cursor had been moved till then."""
+    """What a durable subscription has acknowledged, and how many moves of its cursor that
+    includes."""
 
     def __init__(self, known: Subscription, mark: int, ledgers: frozenset[int], moves: int) -> None:
         self.known = known
@@ -118,7 +119,7 @@ class Deletion(Protocol):
 
 
 class Maintenance:
-    """The rounds of one partition."""
+    """The maintenance rounds of one partition."""
 
     def __init__(
         self, partition: Partition, log: Log, subscriptions: Subscriptions, deletion: Deletion
@@ -127,25 +128,26 @@ class Maintenance:
         self._log = log
         self._subscriptions = subscriptions
         self._deletion = deletion
-        #: How much there is to read.
+        #: The size of the backlog.
         self.backlog = log.backlog
         self._moving: Counter[str] = Counter()
         self._moves: Counter[str] = Counter()
         self._trimming = asyncio.Lock()
-        # Of subscriptions without consumers nothing changes, but by `touched`.
+        # A subscription without consumers changes only through `touched`.
         self._at_rest: dict[str, tuple[tuple[int, ...], Holdings]] = {}
-        #: Why producers are held back, if they are.
+        #: The reason why producers are refused, if they are.
         self.held_back: Reason | None = None
 
     async def run(self) -> None:
-        """Never returns."""
+        """Repeat the rounds; never returns."""
         while True:
             await asyncio.sleep(self._partition.config.maintenance_s)
             with suppress(*_TRANSIENT):
                 await self.once()
 
     async def once(self) -> None:
-        """One round. Raises what keeps it from being finished; another one will do."""
+        """Run one round. Raises the error that prevents its completion; the next round repeats
+        it."""
         policies = self._partition.policies
         if not self._is_due():
             self._hold_back(None)
@@ -159,7 +161,7 @@ class Maintenance:
         await self._trim(held)
 
     def _is_due(self) -> bool:
-        """Whether the subscriptions' progress matters at all: asking them wakes them up."""
+        """Whether the subscriptions' progress matters; asking activates them."""
         policies = self._partition.policies
         counts = (policies.ttl_ms, policies.size_quota, policies.age_quota, policies.expiry_ms)
         return any(counts) or any(self._out_of_retention())
@@ -168,19 +170,19 @@ class Maintenance:
 
     @asynccontextmanager
     async def moving(self, name: str) -> AsyncIterator[None]:
-        """To be held by who moves a cursor, perhaps back, before it looks what is trimmed."""
+        """Hold this while a cursor may move back, from before the trimmed offsets are read."""
         self._moving[name] += 1
         self.touched(name)
         try:
             async with self._trimming:
-                pass  # what was being decided is seen from now on
+                pass  # a trimming that was being decided is visible from now on
             yield
         finally:
-            self.touched(name)  # who was asked meanwhile may have answered before it moved
+            self.touched(name)  # an answer in the meantime may be from before the move
             self._moving[name] -= 1
 
     def touched(self, name: str) -> None:
-        """What is known of a subscription is out of date."""
+        """Discard the known progress of a subscription."""
         self._moves[name] += 1
 
     async def _ask_subscriptions(self) -> dict[str, Holdings]:
@@ -211,15 +213,15 @@ class Maintenance:
         return held
 
     async def _move_on(self, name: str, held: Holdings, until: int, reason: ExpiryReason) -> None:
-        """Have a subscription take everything before ``until`` for acknowledged."""
+        """Expire everything before ``until`` in a subscription."""
         if held.mark < until:
             await self._log.sync()
             request = ExpireEntries(self._log.end_offset, [held.mark, until], reason)
             held.mark = await self._subscriptions.ask_subscription(name, request)
             self.touched(name)
-            held.moves += 1  # but if it was moved back meanwhile, that still counts
+            held.moves += 1  # if the cursor was moved back meanwhile, that stays
 
-    # -- too old, too much ---------------------------------------------------------
+    # -- expiry and quotas ---------------------------------------------------------
 
     async def _expire(
         self, held: Mapping[str, Holdings], age_ms: int, reason: ExpiryReason
@@ -231,7 +233,7 @@ class Maintenance:
                 await self._move_on(name, each, until, reason)
 
     async def expire(self, name: str, age_ms: int) -> None:
-        """An administrator has messages older than ``age_ms`` expire now.
+        """Expire messages older than ``age_ms`` now, as an administrator requested.
 
         Raises `RemoteError` if there is no such subscription, `Unreachable`.
         """
@@ -268,7 +270,7 @@ class Maintenance:
         return await self.backlog.age_ms(slowest) > quota.limit
 
     def _hold_back(self, reason: Reason | None) -> None:
-        """Producers are refused for ``reason`` from now on, if any."""
+        """Refuse producers for ``reason``; admit them again if there is none."""
         before, self.held_back = self.held_back, reason
         if reason is not None and before is None:
             for session in list(self._partition.sessions):
@@ -287,7 +289,7 @@ class Maintenance:
             if active or not 0 < since_ms <= before_ms:
                 await partition.runtime.ask(NoteActivity(name, ref.incarnation, active))
             else:
-                with suppress(RemoteError):  # somebody came meanwhile
+                with suppress(RemoteError):  # a consumer connected meanwhile
                     unused = DeleteSubscription(name, ref.incarnation, before_ms)
                     await self._deletion.delete_subscription(unused)
 

@@ -58,7 +58,7 @@ from velaray.wire.connection import WireConnection
 _EXPIRY_CHECK_S = 600.0
 
 MakeGeoReplication = Callable[["PartitionActor", Callable[[], None]], GeoReplication]
-"""Makes it for a partition. The second argument is called when more may be readable."""
+"""Creates it for a partition. The second argument is called when more may be readable."""
 
 
 def _hosted(partition: PartitionActor) -> HostedPartition:
@@ -92,7 +92,7 @@ class PartitionActor(JournaledActor):
         self._serving = {"topic": self.topic, "incarnation": key.topic_incarnation}
         self.policies = TopicPolicies.of({})
         self.home: str | None = None
-        """The cluster that serves the tenant's clients, if it's another one."""
+        """The cluster that serves the tenant's clients; None if it is this one."""
         self.schemas = TopicSchemas(key, actor_system, lambda: self.policies.raw)
         self.log = EntryLog(self)
         self.compactor = Compactor(self, self.log)
@@ -118,7 +118,7 @@ class PartitionActor(JournaledActor):
     # -- lifecycle -----------------------------------------------------------------
 
     async def start(self) -> Address:
-        """Read the policies, recover, listen.
+        """Read the policies, recover, and listen.
 
         Raises `WasDeleted` if the topic was deleted; no journal is left then.
         """
@@ -224,14 +224,14 @@ class PartitionActor(JournaledActor):
         return await self.runtime.read(lambda state: set(state.trimmed))
 
     async def ledgers_dropped(self, ledger_ids: Collection[int]) -> None:
-        """Forget trimmed ledgers that are no longer listed."""
+        """Drop trimmed ledgers from the state once no manifest lists them."""
         if ledger_ids:
             await self.runtime.ask(ForgetTrimmed(tuple(ledger_ids)))
 
     # -- policies ------------------------------------------------------------------
 
     async def ask_whether_it_exists(self) -> None:
-        """Ask the catalog, and take over the policies that it answers."""
+        """Ask the catalog, and apply the policies in its answer."""
         try:
             found = await self.actor_system.call(ActorKey.catalog(), "serving", self._serving)
         except RemoteError as error:

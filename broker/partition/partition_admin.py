@@ -1,6 +1,6 @@
 """The calls that read and change a partition's log, producers and transactions.
 
-Calls that change something are idempotent, or answer that what they concern isn't there. Over Ray:
+Calls that change something are idempotent, or answer NOT_FOUND. Over Ray:
 ``handle.call.remote("terminate", {})``.
 """
 
@@ -70,7 +70,8 @@ def _id(partition: Partition, position: Position) -> list[int]:
 
 
 async def terminate(partition: Partition, args: dict[str, Any]) -> list[int]:
-    """Take no more messages; returns the last message id. Doing it again changes nothing."""
+    """Terminate the topic, so that it accepts no more messages; return the last message id.
+    Idempotent."""
     reply = await partition.runtime.ask(Terminate())
     if isinstance(reply, Refusal):
         raise RemoteError(reply.reason, reply.message)
@@ -79,12 +80,12 @@ async def terminate(partition: Partition, args: dict[str, Any]) -> list[int]:
 
 
 async def compact(partition: Partition, args: dict[str, Any]) -> None:
-    """Begin to compact; refused CONFLICT while a compaction runs."""
+    """Start a compaction. Raises `RemoteError` (CONFLICT) while one runs."""
     partition.compactor.trigger()
 
 
 async def compaction_status(partition: Partition, args: dict[str, Any]) -> dict[str, str]:
-    """How the last compaction went: NOT_RUN, RUNNING, SUCCESS or ERROR, and its error."""
+    """The status of the last compaction: NOT_RUN, RUNNING, SUCCESS or ERROR, and its error."""
     return partition.compactor.described()
 
 
@@ -95,8 +96,8 @@ async def last_message_id(partition: Partition, args: dict[str, Any]) -> list[in
 
 
 async def end_transaction(partition: Partition, args: dict[str, Any]) -> list[str]:
-    """A coordinator's verdict, for this partition or one of its subscriptions; returns the
-    clusters that are to know its participants."""
+    """Apply a coordinator's verdict to this partition or one of its subscriptions; return the
+    clusters that need the names of its participants."""
     transaction = TransactionId(args["coordinator"], args["sequence"])
     verdict = {"commit": args["commit"], "alone": args["alone"]}
     return list(
@@ -105,7 +106,7 @@ async def end_transaction(partition: Partition, args: dict[str, Any]) -> list[st
 
 
 async def newest_origins(partition: Partition, args: dict[str, Any]) -> dict[str, list[int]]:
-    """The newest position that came of each cluster which replicates to here, durably."""
+    """The newest durable position from each cluster that replicates to this one."""
     return await partition.runtime.read(
         lambda state: {
             cluster: list(origin.last) for cluster, origin in state.origins.by_cluster.items()
@@ -119,10 +120,10 @@ async def export_producers(partition: Partition, args: dict[str, Any]) -> list[A
 
 
 async def adopt_producers(partition: Partition, args: dict[str, Any]) -> int:
-    """Know of producers what ``rows`` of `export_producers` say, or (``origin``) what the
-    replicated entries of a cluster do; returns of how many that is more than before.
+    """Take over the producer state in ``rows`` of `export_producers`, or that of the replicated
+    entries of cluster ``origin``. Returns the number of producers whose state advanced.
 
-    Again it changes nothing, and nothing that is known is lowered.
+    It is idempotent and never lowers a sequence id.
     """
     try:
         rows = read_rows(args.get("rows", ()))

@@ -42,8 +42,8 @@ def with_clients(
 ) -> dict[str, Any]:
     """Return a dispatcher's statistics, completed with those of the connected consumers.
 
-    ``delivered``: what went to the consumers. ``leaving`` in the answer counts the consumers that
-    are disconnected here and that the dispatcher still has.
+    ``delivered`` counts what was sent to the consumers. ``leaving`` in the answer counts consumers
+    that are disconnected here but still attached at the dispatcher.
     """
     known = {} if channel is None else channel.consumers
     consumers = [

@@ -1,4 +1,4 @@
-"""What a partition measures: its traffic, its log, and the subscriptions connected to it."""
+"""The metrics of a partition: its traffic, its log, and its subscriptions."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from velaray.topology.transient import TRANSIENT
 
 _TOPIC_RATES = ("in", "in bytes", "out", "out bytes")
 READ_AT_ONCE = 4
-"""So many subscriptions that nobody is connected to are looked up at once, on disk."""
+"""The number of subscriptions without consumers that are read from disk at the same time."""
 DISPATCHER_S = 1.0
-"""How long a subscription may take to tell about itself; what was known before counts then."""
+"""The time limit of a subscription's answer; after that its last known values are used."""
 
 
 class Session(Protocol):
@@ -96,34 +96,34 @@ class PartitionMetrics:
         self._labels = Labels(partition.config.name, partition.key)
         now_ms = partition.actor_system.clock_ms()
         self.published = published
-        self.committed = 0  # transactions that had entries here
+        self.committed = 0  # ended transactions with entries here
         self.aborted = 0
-        self._before: dict[str, Traffic] = {}  # of channels that are closed, by subscription
+        self._before: dict[str, Traffic] = {}  # counts of closed channels, by subscription
         self._activity: dict[str, Activity] = {}  # likewise
-        self._known: dict[str, dict[str, Any]] = {}  # what each subscription told last
+        self._known: dict[str, dict[str, Any]] = {}  # the last answer of each subscription
         self._rates = Rates(now_ms / 1000)
 
     def closed(self, channel: SubscriptionChannel) -> None:
-        """A channel counts no more; what it has counted stays counted. Its last changes may not
-        have been asked for: the journal tells them."""
+        """Keep the counts of a closed channel. Its subscription's newest values are then read from
+        the journal."""
         self.changed(channel.name)
         if channel.durable:
             self._before.setdefault(channel.name, Traffic()).add(channel.traffic)
             self._activity.setdefault(channel.name, Activity()).add(channel.activity)
 
     def changed(self, name: str) -> None:
-        """What is known of a subscription without a channel isn't so any more."""
+        """Discard the known values of a subscription without a channel."""
         self._known.pop(name, None)
 
     def transaction_ended(self, *, commit: bool) -> None:
-        """A verdict came of a transaction that has entries here."""
+        """Count a verdict of a transaction with entries here."""
         if commit:
             self.committed += 1
         else:
             self.aborted += 1
 
     async def samples(self) -> list[Sample]:
-        """Everything, as it is now. Asks the brains of connected subscriptions."""
+        """The current samples. Asks the dispatchers of connected subscriptions."""
         partition = self._partition
         channels = dict(self._channels)
         await asyncio.gather(*(self._ask(channel) for channel in channels.values()))
@@ -151,14 +151,14 @@ class PartitionMetrics:
         return found + await partition.geo.samples()
 
     def told(self, name: str, request: Request[Any], answer: Any) -> None:
-        """A subscription without a channel answered a request."""
+        """Note that a subscription without a channel answered a request."""
         if isinstance(request, GetStats):
             self._known[name] = {**answer, "end_offset": request.end}
         elif isinstance(request, ResetCursor | SkipTo | ExpireEntries | UndoMoves):
-            self.changed(name)  # until it is asked again
+            self.changed(name)  # until the next answer
 
     async def _read(self, name: str) -> None:
-        """What the journal says of a subscription that nobody has connected to yet."""
+        """Read the values of a subscription that had no channel yet from its journal."""
         partition = self._partition
         end, ref = self._log.end_offset, partition.runtime.state.subscriptions[name].ref
         key = partition.key.of_subscription(name, ref.incarnation)
@@ -168,7 +168,7 @@ class PartitionMetrics:
         except NotStored:
             backlog, pending = end - ref.start_offset, {}  # it never ran
         except JournalError:
-            return  # whoever connects will be told; here it has no value
+            return  # connecting to it reports the error; here it has no value
         known = {"backlog": backlog, "end_offset": end, "consumers": [], "blocked": False}
         self._known[name] = {**known, **pending, "delayed": 0}
 
@@ -198,7 +198,8 @@ class PartitionMetrics:
         return traffic
 
     def delivered(self, name: str) -> dict[str, Any]:
-        """What went to the consumers of a subscription, as the partition's stats tell it."""
+        """The counts of deliveries to a subscription's consumers, for the partition's
+        statistics."""
         channel, now_ms = self._channels.get(name), self._partition.actor_system.clock_ms()
         traffic, activity = self._delivered(name, channel), Activity()
         if name in self._activity:
@@ -216,7 +217,8 @@ class PartitionMetrics:
         }
 
     def _backlog(self, name: str) -> int | None:
-        """None: not known. Nothing is acknowledged without a channel, unless `told`."""
+        """The backlog of a subscription; None if unknown. Without a channel it changes only as
+        `told`."""
         known = self._known.get(name)
         if known is None:
             return None

@@ -19,7 +19,7 @@ from velaray.topology.rpc import RemoteError
 from velaray.wire.messages import read_metadata, split_entry
 
 SCAN_MOST = 10_000
-"""How many entries of a backlog one analysis reads, as in Pulsar."""
+"""The number of entries that one analysis of a backlog reads at most, as in Pulsar."""
 _AT_ONCE = 500
 
 
@@ -98,7 +98,7 @@ async def entry_at(partition: Partition, args: dict[str, Any]) -> dict[str, Any]
 
 async def nth_entry(partition: Partition, args: dict[str, Any]) -> dict[str, Any] | None:
     """The ``number``-th (from 1) entry, counted from the oldest one or (``latest``) back from the
-    newest one; the last that there is if there are fewer. None for an empty log."""
+    newest one; the last one in that direction if there are fewer. None for an empty log."""
     table, end = partition.runtime.state.table, partition.log.end_offset
     runs = list(table.runs(table.first_offset, end))
     count = sum(run.entries for run in runs)
@@ -115,7 +115,8 @@ async def nth_entry(partition: Partition, args: dict[str, Any]) -> dict[str, Any
 
 
 async def id_at_time(partition: Partition, args: dict[str, Any]) -> list[int] | None:
-    """The id of the first entry that was published at ``time_ms`` or later; None: there is none."""
+    """The id of the first entry that was published at ``time_ms`` or later; None if there is
+    none."""
     offset = await partition.log.offset_at_time(args["time_ms"])
     if offset >= partition.log.end_offset:
         return None

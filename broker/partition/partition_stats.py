@@ -124,7 +124,7 @@ def _log_stats(state: PartitionState, end_offset: int) -> dict[str, Any]:
 
 
 def _first_position(state: PartitionState) -> Position:
-    """Where the log begins; where its next entry will be if it's empty."""
+    """The position of the first entry; of the next one to be stored if the log is empty."""
     if state.first_offset < state.end_offset:
         return state.table.position_of(state.first_offset)
     return state.table.next_position() if state.table.is_open else Position(-1, -1)

@@ -40,7 +40,7 @@ PENDING_HIGH = 32 << 20
 PENDING_LOW = 8 << 20
 """Reading resumes below this number of bytes."""
 PRODUCER_EXPIRY_MS = 6 * 3600 * 1000
-"""How long the sequence ids of a producer that isn't connected are kept."""
+"""The time for which the sequence ids of a disconnected producer are kept."""
 
 
 class Log(Protocol):
@@ -66,10 +66,10 @@ class Partition(Protocol):
 
 
 class Publishing:
-    """Appends what the producers of one activation of a partition send."""
+    """Appends the entries of one activation's producers."""
 
     def __init__(self, partition: Partition, log: Log, more_readable: Callable[[], None]) -> None:
-        """``more_readable`` is called when entries became durable."""
+        """``more_readable`` is called when entries have become durable."""
         self._partition = partition
         self._log = log
         self._more_readable = more_readable
@@ -114,7 +114,8 @@ class Publishing:
         return f"{cluster}-{partition.key.topic_incarnation}-{epoch}-{next(self._names)}"
 
     async def expire_producers(self, every_s: float) -> None:
-        """Forget producers that are long gone, every ``every_s`` seconds. Never returns."""
+        """Expire producers that have been disconnected for long, every ``every_s`` seconds. Never
+        returns."""
         partition = self._partition
         while True:
             await asyncio.sleep(every_s)
@@ -232,7 +233,7 @@ class Publishing:
         self._rate = PublishRate(*rate) if max(rate) > 0 else None
 
     def forget_connection(self, connection: WireConnection) -> None:
-        """Forget a client that disconnected."""
+        """Remove a disconnected client."""
         self._paused.discard(connection)
 
     def _throttle(self, rate: PublishRate, producer: Publisher, messages: int, size: int) -> None:

@@ -1,11 +1,12 @@
-"""How far who has read up to some entry may go: so many messages or bytes, and whole messages.
+"""Computes the bounds of a reader's next step: up to a number of messages or bytes, whole messages
+only.
 
-For those who read a log in steps that they plan ahead. Nothing is kept for it: the entries are
-looked at when somebody asks, in an answer at most `SCAN_BYTES` of those that aren't in memory.
+Readers that plan their reads in steps use it. It keeps no state: each request reads the entries, at
+most `SCAN_BYTES` of those that aren't in memory.
 
-A chunked message belongs to the step that has its last chunk. So of a step's end it matters where
-the oldest message begins that isn't complete there; who reads the next step begins at it. Messages
-whose chunks are more than `REACH_BYTES` apart are given up, and found *torn* when they end.
+A chunked message belongs to the step with its last chunk. So a step's end includes the start of the
+oldest message that is incomplete there, and the next step's reader begins at that. Messages whose
+chunks are more than `REACH_BYTES` apart are given up, and reported as *torn* at their last chunk.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Log(Protocol):
 
 @dataclass(slots=True)
 class _Begun:
-    """A message that isn't complete: its first chunk, and the bytes seen before that."""
+    """An incomplete message: its first chunk, and the bytes scanned before that."""
 
     offset: int
     producer: str
@@ -68,7 +69,7 @@ class _Begun:
 
 
 class _Scan:
-    """Goes along the entries that consumers get, and counts those from ``first`` on."""
+    """Scans the entries that consumers get, and counts those from ``first`` on."""
 
     def __init__(self, partition: Log, first: int, request: pb.SpanRequest) -> None:
         self._partition = partition
@@ -82,7 +83,7 @@ class _Scan:
         self.unknown: list[int] = []
 
     async def go(self, at: int, end: int) -> int:
-        """Look at the entries from ``at`` to ``end``; returns how far that went."""
+        """Scan the entries from ``at`` to ``end``; return where the scan stopped."""
         partition, read = self._partition, 0
         while (at := partition.kept_from(at)) < end and not self.full and read < SCAN_BYTES:
             stop = partition.visibility.next_hidden(at, min(end, at + CHUNK_ENTRIES))
@@ -104,7 +105,7 @@ class _Scan:
             size, chunk = len(data), None
             if chunk_uuid:
                 chunk = read_metadata(data)
-                # A chunked message counts where it ends.
+                # A chunked message counts at its last chunk.
                 messages = int(chunk.chunk_id + 1 == chunk.num_chunks_from_msg)
             if offset >= self._first:
                 full = (most and self.messages + messages > most) or (
@@ -122,7 +123,7 @@ class _Scan:
 
     def _note(self, offset: int, chunk: MessageMetadata) -> None:
         if chunk.chunk_id == 0:
-            # A producer sends one message after the other: what it had begun never ends.
+            # A producer sends one message after the other, so its earlier message stays incomplete.
             over = [
                 uuid for uuid, begun in self._begun.items() if begun.producer == chunk.producer_name
             ]
@@ -135,8 +136,8 @@ class _Scan:
                 self.unknown.append(offset)
 
     def give_up(self, more: int) -> bool:
-        """Forget messages that began too far back, seen from ``more`` bytes behind the last entry;
-        whether there are any."""
+        """Drop messages that began more than `REACH_BYTES` before a place ``more`` bytes after the
+        last entry; return whether there were any."""
         reach = self._seen + more - REACH_BYTES
         near = {uuid: begun for uuid, begun in self._begun.items() if begun.bytes_before >= reach}
         given_up = len(near) < len(self._begun)
@@ -153,13 +154,14 @@ def _at(data: MessageIdData) -> Position:
 
 
 def _is_remote(partition: Log, after: Position) -> bool:
-    """Whether a position is of another journal: of a topic of that name that was deleted."""
+    """Whether a position belongs to the journal of an earlier, deleted topic of the same name."""
     own = partition.ledgers[-1].ledger_id >> LEDGER_INDEX_BITS
     return after.ledger_id >= 0 and after.ledger_id >> LEDGER_INDEX_BITS != own
 
 
 def _unread(partition: Log, begun: int, end: int) -> int:
-    """Of the entries from ``begun`` to ``end`` those that consumers may want, kept or not."""
+    """The number of entries from ``begun`` to ``end`` that consumers may want, including trimmed
+    ones."""
     if end <= begun:
         return 0
     hidden = sum(stop - first for first, stop in partition.visibility.hidden_within(begun, end))
@@ -167,7 +169,8 @@ def _unread(partition: Log, begun: int, end: int) -> int:
 
 
 async def span(partition: Log, subscription: str, mark: int, request: pb.SpanRequest) -> pb.Span:
-    """Answer ``request`` for a subscription that has everything before offset ``mark``.
+    """Answer ``request`` for a subscription that has acknowledged everything before offset
+    ``mark``.
 
     Raises what reading the log raises (`NoSuchEntryError` if it's trimmed meanwhile).
     """
@@ -205,13 +208,13 @@ def _id_before(partition: Log, offset: int) -> MessageIdData:
 async def _look(
     partition: Log, scan: _Scan, request: pb.SpanRequest, answer: pb.Span, end: int
 ) -> int:
-    """Find the end of the span, which isn't beyond ``end``; returns its offset."""
+    """Find the end of the span, at most ``end``; return its offset."""
     state, begun = partition.runtime.state, answer.begun
     limited = bool(request.messages or request.bytes)
     first = begun
     if request.HasField("chunks_after") and not answer.foreign:
         first = min(first, state.table.at_or_before(_at(request.chunks_after)) + 1)
-    # Behind the last chunk there is nothing to be looked for, if nothing is to be counted.
+    # Without anything to count, the scan can stop after the last chunk.
     stop = end if limited else min(end, max(state.chunks_end, begun))
     reached = stop
     if limited or state.chunks_end > first:
@@ -227,7 +230,7 @@ async def _look(
     oldest = scan.oldest_begun()
     if oldest is not None:
         answer.chunks_after.CopyFrom(_id_before(partition, oldest))
-    # If no message was ever given up, the unknown ones began before the first step.
+    # If no message was given up, the unknown ones began before the first step.
     if request.given_up and scan.unknown:
         answer.torn.CopyFrom(_id_before(partition, scan.unknown[0] + 1))
     return max(reached, begun)

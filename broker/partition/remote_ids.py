@@ -1,10 +1,10 @@
-"""Message ids of other clusters: what clients got there, and acknowledge or seek here.
+"""Translates message ids of other clusters, which clients acknowledge or seek here.
 
-The ledgers of different clusters have different numbers, so such an id is known as one. What a
-cluster stored first is found by where it came from; an id of a copy that a cluster had isn't known
-anywhere else. What isn't found is as if it were trimmed away. A cumulative acknowledgement means
-what that cluster stored first, up to there: what else the client had got before that, is known
-there alone, and comes with that cluster's progress.
+Ledger ids contain the cluster's number, so a remote id is recognized as one. An entry is found by
+its position in the cluster that stored it first; the ids of copies are unknown elsewhere. An id
+that isn't found is treated like a trimmed one. A cumulative acknowledgement of a remote id covers
+the entries that the id's cluster stored first, up to that id. Only that cluster knows which other
+entries its client had got before; they arrive with that cluster's progress.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from velaray.topology.config import ClusterConfig
 from velaray.topology.rpc import RemoteError
 
 MOST_RUNS = 10_000
-"""So many runs of consecutive entries are acknowledged at once."""
+"""The number of runs of consecutive entries that are acknowledged at once."""
 _ALL = 1 << 62
 
 
@@ -60,7 +60,7 @@ def is_remote(partition: Log, position: Position) -> bool:
 
 
 def offset_of(partition: Log, position: Position, otherwise: int) -> int:
-    """Where an entry is that another cluster stored first at a position, if it's known."""
+    """The local offset of the entry that another cluster stored first at a position, if known."""
     for origin in partition.runtime.state.origins.by_cluster.values():
         offset = origin.offset_of(position)
         if offset is not None:
@@ -69,7 +69,7 @@ def offset_of(partition: Log, position: Position, otherwise: int) -> int:
 
 
 def _origin_of(partition: Log, position: Position) -> Origin | None:
-    """What came from the cluster whose position this is."""
+    """The entries that came from the cluster of this position."""
     number = cluster_number_of(position.ledger_id)
     for origin in partition.runtime.state.origins.by_cluster.values():
         if cluster_number_of(origin.last.ledger_id) == number:
@@ -78,10 +78,11 @@ def _origin_of(partition: Log, position: Position) -> Origin | None:
 
 
 def at_or_after(partition: Log, position: Position, *, compacted: bool = False) -> int:
-    """Where to go on for who seeks a position, at most at the end of the log.
+    """The offset for a seek to a position, at most the end of the log.
 
-    For one of another cluster that is the first entry of that cluster that isn't before it; behind
-    all there is if there were only such before it; with the oldest entry if there never were any.
+    For a remote position it is the first entry of that cluster at or after the position, the end of
+    the log if all its entries are before the position, or the oldest entry if none ever came from
+    there.
     """
     table, end = partition.table(compacted), partition.end_offset
     if not is_remote(partition, position):
@@ -94,8 +95,8 @@ def at_or_after(partition: Log, position: Position, *, compacted: bool = False) 
 
 
 def is_nobodys(partition: Log, position: Position) -> bool:
-    """Whether an entry was never here, as far as is known: it's of another topic of this cluster,
-    one that had this one's name perhaps, or of a cluster that nothing came from."""
+    """Whether no entry of this topic is known to have had this position: it is from another topic,
+    perhaps a deleted one of the same name, or from a cluster of which no entry came."""
     if is_remote(partition, position):
         return _origin_of(partition, position) is None
     own = partition.ledgers[-1].ledger_id >> LEDGER_INDEX_BITS
@@ -103,9 +104,9 @@ def is_nobodys(partition: Log, position: Position) -> bool:
 
 
 class UpTo(NamedTuple):
-    """What a cumulative acknowledgement of another cluster's position means here: whole entries
-    from some offset on, and what remains of the batch at the position, if it isn't meant as a
-    whole; up to which offset it goes."""
+    """A cumulative acknowledgement of another cluster's position in local terms: ranges of whole
+    entries, the remaining messages of the batch at the position unless all of it is acknowledged,
+    and the offset that it extends to."""
 
     ranges: list[Range]
     partial: list[tuple[int, list[int]]]
@@ -113,7 +114,8 @@ class UpTo(NamedTuple):
 
 
 def up_to(partition: Log, first: int, position: Position, words: list[int] | None) -> UpTo | None:
-    """That, from offset ``first`` on; None if it consists of too many parts to do it at once."""
+    """The acknowledgement from offset ``first`` on; None if it has too many parts for one
+    request."""
     origin = _origin_of(partition, position)
     if origin is None:
         return UpTo([], [], first)
@@ -134,7 +136,7 @@ async def up_to_slowly(
     position: Position,
     words: list[int] | None,
 ) -> UpTo:
-    """The same, from the mark on, by and by. Raises as `SubscriptionChannel.ask` does."""
+    """The same from the mark on, in several requests. Raises as `SubscriptionChannel.ask` does."""
     first = await channel.ask(GetMark())
     ranges: list[Range] = []
     while True:
@@ -155,9 +157,10 @@ async def before(
     position: Position,
     words: list[int] | None,
 ) -> tuple[int, list[int] | None]:
-    """The same for a transaction, which takes all before an offset: that, and what remains there.
+    """The same for a transaction, which acknowledges everything before an offset: returns that
+    offset, and the remaining words of the batch there.
 
-    Raises `RemoteError` (NOT_ALLOWED) if something else is before it that isn't acknowledged.
+    Raises `RemoteError` (NOT_ALLOWED) if other unacknowledged entries are before it.
     """
     found = await up_to_slowly(partition, channel, position, words)
     unacked = await channel.ask(GetUnacked(0, _ALL, found.end))
@@ -172,5 +175,5 @@ async def before(
 
 
 def flat(ranges: list[Range]) -> list[Any]:
-    """As channels tell them: first, last + 1, first, ..."""
+    """The ranges as a flat list: first, last + 1, first, ..."""
     return [at for each in ranges for at in each]

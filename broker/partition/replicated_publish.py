@@ -38,7 +38,8 @@ class Log(Protocol):
 
 
 class Receipts:
-    """Of the entries of one replicator. It is answered a run of them by the receipt of the last."""
+    """The receipts for one replicator's entries. The receipt of the last entry of a run stands for
+    the whole run."""
 
     def __init__(self, producer_id: int, write: Callable[[bytes], None]) -> None:
         self._producer_id = producer_id
@@ -46,15 +47,15 @@ class Receipts:
         self._last: tuple[int, Position] | None = None
 
     def add(self, sequence_id: int, position: Position) -> None:
-        """The next entry is durable; at `NOWHERE` if it was there before."""
+        """Note that the next entry is durable; `NOWHERE` for a duplicate."""
         if self._last is None:
             asyncio.get_running_loop().call_soon(self.send)
         elif (self._last[1] == NOWHERE) != (position == NOWHERE):
-            self._write_last(*self._last)  # runs are of either
+            self._write_last(*self._last)  # a run has only duplicates or none
         self._last = sequence_id, position
 
     def send(self) -> None:
-        """Tell of those that are durable now: whatever is said next is to be behind that."""
+        """Send the receipts of all entries that are durable now, before any later answer."""
         if self._last is not None:
             self._write_last(*self._last)
             self._last = None
@@ -64,7 +65,7 @@ class Receipts:
 
 
 def read_replicated(entry: bytes) -> tuple[MessageMetadata, int]:
-    """The metadata of what a replicator sent, and where its payload begins. Raises `RemoteError`
+    """The metadata of a replicator's entry, and the start of its payload. Raises `RemoteError`
     (INVALID)."""
     try:
         return open_entry(entry)
@@ -82,11 +83,11 @@ def replicated_publish(
     size: int,
     after: Position | None,
 ) -> Publish:
-    """The command that stores an entry of ``source``, sent just behind the one at ``after``; its
-    payload has ``size`` bytes.
+    """The command that stores an entry of cluster ``source``, which was sent just after the one at
+    ``after``; its payload has ``size`` bytes.
 
-    Raises `RemoteError`: INVALID if the entry doesn't say where it is from, NOT_ALLOWED if it
-    is from a cluster with this one's number.
+    Raises `RemoteError`: INVALID if the entry has no source position, NOT_ALLOWED if its cluster
+    has this cluster's number.
     """
     try:
         position, transaction = _source_position(source, metadata), transaction_of(metadata)
@@ -109,7 +110,7 @@ def replicated_publish(
         chunk,
         transaction=transaction,
         replicated=tuple.__new__(Replicated, (source, position, after)),  # for every entry
-        exact=True,  # whatever its producer is: its cluster has judged by then
+        exact=True,  # whatever its producer is: its own cluster has checked for duplicates
     )
 
 

@@ -139,13 +139,13 @@ async def subscription_properties(
 
 
 async def subscription(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
-    """Which incarnation of a durable subscription there is, and since which offset."""
+    """The incarnation of a durable subscription, and the offset of its creation."""
     ref = (await _subscription(partition, args["name"])).ref
     return {"incarnation": ref.incarnation, "start_offset": ref.start_offset}
 
 
 async def create_subscription(partition: Partition, args: dict[str, Any]) -> None:
-    """Create a durable subscription at ``position``, or "earliest" or "latest"."""
+    """Create a durable subscription at ``position``, "earliest" or "latest"."""
     at = args.get("position", "latest")
     start: StartAt | int
     if isinstance(at, str):
@@ -169,15 +169,15 @@ async def delete_subscription(partition: Partition, args: dict[str, Any]) -> Non
 
 
 async def set_replicated(partition: Partition, args: dict[str, Any]) -> None:
-    """Whether what a subscription has is to go to other clusters."""
+    """Set whether a subscription's progress is replicated to other clusters."""
     _check_no_replicator(args["name"], "replicated")
     await partition.subscriptions.set_replicated(args["name"], replicated=args["replicated"])
 
 
 async def set_properties(partition: Partition, args: dict[str, Any]) -> None:
-    """A subscription has these ``properties`` from now on, and no others.
+    """Replace the ``properties`` of a subscription.
 
-    Whether it is replicated stays as it is, although that is kept as a property.
+    The property that says whether it is replicated stays as it is.
     """
     name, wanted = args["name"], args["properties"]
     _check_no_replicator(name, "changed")
@@ -203,7 +203,8 @@ async def _reset(partition: Partition, name: str, offset: int, reason: str) -> N
 
 
 async def seek(partition: Partition, args: dict[str, Any]) -> list[int]:
-    """Move a subscription to ``position`` or to publish time ``time_ms``; returns where to."""
+    """Move a subscription to ``position`` or to publish time ``time_ms``; return the new
+    position."""
     if "time_ms" in args:
         offset = await partition.log.offset_at_time(args["time_ms"])
     else:
@@ -221,8 +222,8 @@ async def find_unacked(partition: Partition, args: dict[str, Any]) -> int | None
 
 
 async def message_status(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
-    """Where the entry at ``position`` is in a subscription; what it still has to write about
-    deliveries is durable then.
+    """The status of the entry at ``position`` in a subscription. Facts about deliveries so far are
+    durable on return.
 
     Raises `RemoteError` (NOT_FOUND) if there is no such entry.
     """
@@ -237,7 +238,8 @@ async def message_status(partition: Partition, args: dict[str, Any]) -> dict[str
 
 
 async def skip_to(partition: Partition, args: dict[str, Any]) -> None:
-    """Acknowledge all before ``offset`` or ``position`` (without: all there is), for good."""
+    """Acknowledge everything before ``offset`` or ``position`` (without either: the whole backlog),
+    durably."""
     await _subscription(partition, args["name"])
     end = partition.log.end_offset
     if "position" in args:
@@ -250,8 +252,8 @@ async def skip_to(partition: Partition, args: dict[str, Any]) -> None:
 
 
 async def plan_undo(partition: Partition, args: dict[str, Any]) -> dict[str, Any] | None:
-    """What undoing would change, back to after event ``sequence``, to time ``at_ms`` or, without
-    either, to before the last move; None if nothing moved since."""
+    """What `undo` would change: back to after event ``sequence``, to time ``at_ms`` or, without
+    either, to before the last move. None if the cursor hasn't moved since."""
     name = args["name"]
     await _subscription(partition, name)
     plan = await partition.cursors.plan_undo(name, [args.get("sequence"), args.get("at_ms")])
@@ -261,7 +263,7 @@ async def plan_undo(partition: Partition, args: dict[str, Any]) -> dict[str, Any
 async def undo(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
     """Undo moves of a subscription's cursor, back to after event ``sequence``.
 
-    (An undoing is a move itself: repeated without an event, it would undo itself.)
+    An undo is a move itself, so repeating it without an event would undo it.
     """
     name = args["name"]
     await _subscription(partition, name)
@@ -271,7 +273,7 @@ async def undo(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
 
 
 async def expire(partition: Partition, args: dict[str, Any]) -> None:
-    """Have a subscription's messages that are older than ``age_ms`` expire now."""
+    """Expire a subscription's messages that are older than ``age_ms``."""
     await partition.maintenance.expire(args["name"], args["age_ms"])
 
 
@@ -286,7 +288,8 @@ async def peek(partition: Partition, args: dict[str, Any]) -> dict[str, Any] | N
 async def unacked_entries(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
     """The first ``most`` entries from offset ``first`` on that a subscription hasn't acknowledged.
 
-    With ``next``, where to go on; None at the end. Delayed and delivered ones are among them.
+    ``next`` is the offset to continue at; None at the end. Delayed and delivered entries are
+    included.
     """
     name, first, most = args["name"], args["first"], args["most"]
     await _subscription(partition, name)
@@ -304,9 +307,9 @@ async def unacked_entries(partition: Partition, args: dict[str, Any]) -> dict[st
 
 
 async def has_subscription(partition: Partition, args: dict[str, Any]) -> None:
-    """Refused NOT_FOUND if there is no subscription of this name and incarnation: it was deleted.
+    """Raise `RemoteError` (NOT_FOUND) if the subscription of this name and incarnation was deleted.
 
-    Never answered by a superseded activation.
+    A superseded activation never answers it.
     """
     found = await partition.read_certain(lambda state: state.subscriptions.get(args["name"]))
     if found is None or found.ref.incarnation != args["incarnation"]:

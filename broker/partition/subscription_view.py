@@ -1,4 +1,4 @@
-"""A subscription as people ask about it: what it holds, and why nothing moves."""
+"""Describes a subscription for people: its state, and why its backlog isn't delivered."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ class Partition(Protocol):
 
 
 class Holdup(NamedTuple):
-    """One thing that keeps entries back: a word for programs, a sentence for people."""
+    """One reason why entries aren't delivered: a word for programs, a sentence for people."""
 
     reason: str
     text: str
 
 
 def holdups(found: Found) -> list[Holdup]:
-    """What keeps the backlog from moving; empty if entries are on their way.
+    """The reasons why the backlog isn't delivered; empty if entries are being delivered.
 
-    ``found`` is what the brain tells (``stats`` and ``details``), and ``undecided`` what is to be
-    said of open transactions in the log.
+    ``found`` is the dispatcher's report (``stats`` and ``details``), with a sentence about open
+    transactions in the log as ``undecided``.
     """
     backlog = found["backlog"]
     if not backlog:
@@ -127,9 +127,9 @@ def _without_permits(found: Found) -> Iterator[Holdup]:
 
 
 async def describe_subscription(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
-    """Everything that is known of a subscription now, by offset and by position.
+    """The current state of a subscription, by offset and by position.
 
-    Raises `RemoteError` (NOT_FOUND) if there is none of this name.
+    Raises `RemoteError` (NOT_FOUND) if there is no such subscription.
     """
     name, end = args["name"], partition.log.end_offset
     channel = partition.subscriptions.channels.get(name)
@@ -177,7 +177,7 @@ async def describe_subscription(partition: Partition, args: dict[str, Any]) -> d
 
 
 def _position(partition: Partition, offset: int) -> str:
-    """``ledger:entry``, as clients see it; of the place before all that is kept: entry -1."""
+    """``ledger:entry``, as clients see it; entry -1 before the first kept entry."""
     found = partition.runtime.state.table.position_before(offset + 1)
     return f"{found.ledger_id}:{found.entry_id}"
 

@@ -55,7 +55,7 @@ class Subscriptions:
     # -- all channels --------------------------------------------------------------
 
     def schedule_feed(self) -> None:
-        """Offer entries that became readable to all consumers, once in this turn of the loop."""
+        """Offer newly readable entries to all consumers, once in this turn of the event loop."""
         if not self._feed_scheduled:
             self._feed_scheduled = True
             asyncio.get_running_loop().call_soon(self._feed)
@@ -254,7 +254,7 @@ class Subscriptions:
                 channel.close()
 
     async def empty_channel(self, name: str) -> None:
-        """Close a channel and its consumers, who reconnect, after its dispatcher has handled
+        """Close a channel and its consumers, which reconnect, after its dispatcher has handled
         everything that was sent to it."""
         async with self.lock(name):
             channel = self.channels.get(name)
@@ -300,7 +300,7 @@ class Subscriptions:
         if found is None:
             raise RemoteError(Reason.NOT_FOUND, f"{self._topic} has no subscription {name!r}")
         key = partition.key.of_subscription(name, found.ref.incarnation)
-        # A dispatcher that has no cursor yet begins at ``start``.
+        # A dispatcher without a cursor begins at ``start``.
         call = call_of(partition.runtime.journal.epoch, found.ref.start_offset, request)
         try:
             with superseded_if_fenced(partition):

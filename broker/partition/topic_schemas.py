@@ -77,15 +77,15 @@ class TopicSchemas:
         return int(found["version"])
 
     async def of_consumer(self, info: SchemaInfo | None, *, active: bool, role: str) -> None:
-        """Have a consumer's schema compared, or registered if the topic has none and isn't
-        ``active``. Raises as `of_producer`."""
+        """Check a consumer's schema; register it if the topic has none and isn't ``active``. Raises
+        as `of_producer`."""
         if info is None or info.type in UNSTORED:
             return
         await self._ask("attach", {**asked(info, self._policies(), role), "active": active})
 
     async def find(self, version: int | None) -> dict[str, Any]:
-        """A version, deleted or not; None: the latest that lives. Raises `RemoteError` with
-        NOT_FOUND if there is none, and what `persist` raises."""
+        """A version, deleted or not; None: the latest live one. Raises `RemoteError` with NOT_FOUND
+        if there is none, and what `persist` raises."""
         if version is not None and version in self._versions:
             return self._versions[version]
         if not await self._is_made():
@@ -104,7 +104,7 @@ class TopicSchemas:
         return True
 
     async def _is_made(self) -> bool:
-        """A registry that was never used isn't activated just to say so."""
+        """Whether the registry was ever used; an unused one isn't activated for the answer."""
         self._made = self._made or await has_registry(self._actor_system, self._key)
         return self._made
 
@@ -133,10 +133,10 @@ class TopicSchemas:
         self._forget()
 
     def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
-        """The registry sends none."""
+        """Ignore notices: the registry sends none."""
 
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
-        """Drop the cached versions: nobody would invalidate them."""
+        """Drop the cached versions: without a connection they aren't invalidated."""
         if self._rpc_connection is rpc_connection:
             self._rpc_connection = None
         self._forget()

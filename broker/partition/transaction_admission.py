@@ -1,11 +1,11 @@
-"""The gate of a partition for transactions: nothing of one is taken before it may be.
+"""Admission of transactions in a partition: entries and acknowledgements of open transactions only.
 
-A partition keeps nothing of transactions that are over. So the first entry or acknowledgement of a
-transaction waits until its coordinator has said that the transaction is open and has this
-participant; and so does one that comes when it is over, and is refused. A verdict that arrives
-while the coordinator is being asked makes the answer void: it was given before the verdict. And a
-verdict waits for acknowledgements that were let through and are on their way to the subscription:
-one that came behind it would be pending for ever.
+A partition keeps no record of finished transactions. So the first entry or acknowledgement of a
+transaction waits until its coordinator has confirmed that the transaction is open and has this
+participant. A late one of a finished transaction waits, too, and is then refused. A verdict that
+arrives during the request to the coordinator invalidates the answer, which may be older. A verdict
+waits for admitted acknowledgements that are in transit to the subscription: one that arrived after
+it would stay pending for ever.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Participation = tuple[TransactionId, str | None]
 
 
 class TransactionAdmission:
-    """Which participations were found open, and whose coordinator is being asked."""
+    """The participations that are known to be open, and the pending requests to coordinators."""
 
     def __init__(
         self, key: ActorKey, actor_system: ActorSystem, spawn: Callable[[Any], Any]
@@ -43,20 +43,21 @@ class TransactionAdmission:
         self._left: dict[Participation, asyncio.Future[None]] = {}
 
     def is_open(self, transaction: TransactionId, subscription: str | None = None) -> bool:
-        """Whether it was found open, and no verdict has come since."""
+        """Whether the participation is known to be open; a verdict ends that."""
         return (transaction, subscription) in self._open
 
     async def pass_through(
         self, transaction: TransactionId, subscription: str | None = None
     ) -> None:
-        """Return once it is known to be open; it is until the caller waits for something.
+        """Return once the participation is known to be open. That is certain until the caller's
+        next await.
 
         Raises `RemoteError`: NOT_FOUND if there never was such a transaction, CONFLICT if it is
-        over, NOT_ALLOWED if this is no participant of it; `Unreachable` if its coordinator can't
-        be had.
+        over, NOT_ALLOWED if this isn't one of its participants; `Unreachable` if its coordinator
+        doesn't answer.
         """
         what = (transaction, subscription)
-        while what not in self._open:  # a verdict may come before this task has its turn again
+        while what not in self._open:  # a verdict may arrive before this task resumes
             asked = self._asked.get(what)
             if asked is None:
                 asked = self._asked[what] = asyncio.get_running_loop().create_future()
@@ -65,7 +66,7 @@ class TransactionAdmission:
 
     @asynccontextmanager
     async def through(self, transaction: TransactionId, subscription: str) -> AsyncIterator[None]:
-        """As `pass_through`; no verdict is applied before what is done inside is over."""
+        """Like `pass_through`, as a context: no verdict is applied before it ends."""
         await self.pass_through(transaction, subscription)
         what = (transaction, subscription)
         self._inside[what] += 1
@@ -100,16 +101,16 @@ class TransactionAdmission:
         if self._asked.get(what) is asked:
             del self._asked[what]
         if asked.done():
-            return  # a verdict came meanwhile
+            return  # a verdict arrived meanwhile
         if error is None:
             self._open.add(what)
             asked.set_result(None)
         else:
             asked.set_exception(error)
-            asked.exception()  # who asked may be gone
+            asked.exception()  # the callers may be gone
 
     async def end(self, transaction: TransactionId, subscription: str | None = None) -> None:
-        """The verdict came: nothing more is taken. Returns once nobody is `through`."""
+        """Admit nothing more of a decided transaction; return once no call is `through`."""
         what = (transaction, subscription)
         self._open.discard(what)
         asked = self._asked.pop(what, None)

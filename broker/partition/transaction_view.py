@@ -1,4 +1,4 @@
-"""What a topic partition and its subscriptions tell of transactions to those who ask."""
+"""The calls that report the transactions of a partition and its subscriptions."""
 
 from __future__ import annotations
 
@@ -37,13 +37,14 @@ Method = Callable[[Partition, dict[str, Any]], Awaitable[Any]]
 
 
 def _position(partition: Partition, offset: int) -> str:
-    """``ledger:entry``; of what is before all entries: entry -1."""
+    """``ledger:entry``; entry -1 before the first entry."""
     found = partition.runtime.state.table.position_before(offset + 1)
     return f"{found.ledger_id}:{found.entry_id}"
 
 
 async def transactions(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
-    """How many transactions are ongoing, what may be read, and how many entries are hidden."""
+    """The number of ongoing transactions, the max-read position, and the number of hidden
+    entries."""
 
     def look(state: PartitionState) -> dict[str, Any]:
         known = state.transactions
@@ -58,7 +59,8 @@ async def transactions(partition: Partition, args: dict[str, Any]) -> dict[str, 
 
 
 async def transaction(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
-    """How many entries an ongoing transaction has, and where the first one is; none of others."""
+    """The number of entries of an ongoing transaction, and the position of the first; no entries
+    for other transactions."""
     wanted = TransactionId(args["coordinator"], args["sequence"])
 
     def look(state: PartitionState) -> dict[str, Any]:
@@ -72,8 +74,8 @@ async def transaction(partition: Partition, args: dict[str, Any]) -> dict[str, A
 
 
 async def pending_acks(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
-    """What is pending in a subscription: in a transaction (``coordinator``, ``sequence``), or
-    without one in all of them. ``before``: the last position that one acknowledges cumulatively.
+    """The pending acknowledgements of a subscription, of one transaction (``coordinator``,
+    ``sequence``) or of all. ``before`` is the last position that is acknowledged cumulatively.
 
     Raises `RemoteError` (NOT_FOUND) if there is no such durable subscription.
     """
@@ -87,7 +89,7 @@ async def pending_acks(partition: Partition, args: dict[str, Any]) -> dict[str, 
 
 
 async def pending_at(partition: Partition, args: dict[str, Any]) -> str:
-    """Pulsar's word for how the message at ``position`` (and ``index`` of its batch) stands.
+    """Pulsar's name for the state of the message at ``position`` (and ``index`` in its batch).
 
     Raises `RemoteError` (NOT_FOUND) if there is no such durable subscription.
     """
@@ -101,8 +103,8 @@ async def pending_at(partition: Partition, args: dict[str, Any]) -> str:
 
 
 def unsettled(partition: Partition, offset: int) -> dict[str, Any] | None:
-    """Where the entry at ``offset`` is, if that is a matter of transactions: nobody gets it, or
-    nobody gets it before one that is open has ended."""
+    """The status of the entry at ``offset`` if transactions decide it: it is never delivered, or
+    not before an open transaction ends."""
     state = partition.runtime.state
     if offset in state.transactions.hidden:
         text = "its transaction was aborted: it is never delivered"
@@ -121,7 +123,7 @@ def unsettled(partition: Partition, offset: int) -> dict[str, Any] | None:
 
 
 def unsettled_from(partition: Partition) -> str:
-    """What is to be said if the end of the log isn't decided; else nothing."""
+    """A sentence about the open transaction that delays the newest entries; "" if there is none."""
     state = partition.runtime.state
     for oldest, ranges in state.transactions.ongoing.items():
         where, behind = _position(partition, ranges[0][0]), state.end_offset - ranges[0][0]

@@ -1,4 +1,4 @@
-"""Where the delivery of a subscription stops, as an entry of the log can't be read."""
+"""Entries that can't be read, at which the delivery of a subscription stops."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 FIRST_RETRY_S = 1.0
 LONGEST_RETRY_S = 60.0
-"""A read that failed is tried again after the first time, then after twice as long, up to this."""
+"""The first and the longest pause before a failed read is repeated. Each pause is twice the one
+before."""
 
 
 @dataclass(slots=True)
@@ -22,10 +23,9 @@ class _Failed:
 
 
 class Unreadable:
-    """The entries of one subscription that couldn't be read, and when each is tried again.
+    """The unreadable entries of one subscription, and the times of their next attempts.
 
-    ``again`` is called when a read may be tried again. `may_try` tells whether an entry may be read
-    now.
+    ``again`` is called when a read may be repeated.
     """
 
     def __init__(self, again: Callable[[], None]) -> None:
@@ -33,7 +33,7 @@ class Unreadable:
         self._failed: dict[int, _Failed] = {}
 
     def may_try(self, offset: int) -> bool:
-        """Whether the entry may be read now; a caller that is told so reads it."""
+        """Whether the entry may be read now; if so, the caller must read it."""
         known = self._failed.get(offset)
         if known is None:
             return True
@@ -43,22 +43,22 @@ class Unreadable:
         return True
 
     def failed(self, offset: int, problem: str) -> None:
-        """A read of the entry failed."""
+        """Note that a read of the entry failed."""
         before = self._failed.get(offset)
         if before is not None and before.retry is not None:
-            return  # another consumer's read of it failed at the same time
+            return  # a read for another consumer failed at the same time
         delay_s = FIRST_RETRY_S if before is None else min(2 * before.delay_s, LONGEST_RETRY_S)
         found = self._failed[offset] = _Failed(problem, delay_s)
         found.retry = asyncio.get_running_loop().call_later(delay_s, self._retry, offset)
 
     def read(self, offset: int) -> None:
-        """The entry was read."""
+        """Note that the entry was read."""
         known = self._failed.pop(offset, None)
         if known is not None and known.retry is not None:
             known.retry.cancel()
 
     def gave_up(self, offset: int) -> None:
-        """The consumer that was to read the entry is gone."""
+        """Note that the consumer that would read the entry is gone."""
         known = self._failed.get(offset)
         if known is not None and known.retry is None:
             del self._failed[offset]
@@ -68,13 +68,13 @@ class Unreadable:
         known.retry = None
         self._again()
         if not known.trying:
-            self._failed.pop(offset, None)  # nobody needs it any more: the subscription has moved
+            self._failed.pop(offset, None)  # not needed: the cursor has moved
 
     def described(self) -> list[str]:
-        """Why each entry couldn't be read, in the order of the log."""
+        """The reasons why entries can't be read, in the order of the log."""
         return [known.why for _, known in sorted(self._failed.items())]
 
     def close(self) -> None:
-        """Try nothing again."""
+        """Cancel all further attempts."""
         for offset in list(self._failed):
             self.read(offset)

@@ -13,7 +13,7 @@ from velaray.actors.runtime import Runtime
 from velaray.broker.partition.entries import EntryCache
 
 _BACK = 4096
-"""How many offsets one step of the search for the newest visible entry covers."""
+"""The number of offsets that one step of the search for the newest visible entry covers."""
 
 
 class Visibility:
@@ -35,7 +35,7 @@ class Visibility:
         return hidden.next_acked(first, end) if hidden else end
 
     def hidden_within(self, first: int, end: int) -> list[tuple[int, int]]:
-        """All such offsets, as ascending (first, last + 1)."""
+        """All offsets whose transaction was aborted, as ascending (first, last + 1)."""
         return self._runtime.state.transactions.hidden.within(first, end)
 
     def next_remote(self, origins: Collection[str] | None, first: int, end: int) -> int:

@@ -135,7 +135,7 @@ class ProxySession(Session):
             self._proxy.sessions.add(self)
 
     def on_closed(self, connection: WireConnection, error: Exception | None) -> None:
-        """Forget the connection and what it waits for."""
+        """Drop the connection and its pending requests."""
         super().on_closed(connection, error)
         self._proxy.sessions.discard(self)
 

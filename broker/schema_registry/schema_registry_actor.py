@@ -113,7 +113,7 @@ class SchemaRegistryActor(JournaledActor):
             self._used_s = asyncio.get_running_loop().time()
 
     async def _ask(self, command: Any) -> Any:
-        """The reply. It is the newest activation's, even if nothing was written."""
+        """The machine's reply. It is the newest activation's, even if nothing was written."""
         reply = await self.runtime.ask(command)
         if isinstance(reply, Refusal) or not getattr(reply, "new", True):
             await self.read_certain(lambda state: None)
@@ -188,8 +188,8 @@ class SchemaRegistryActor(JournaledActor):
         return await self.read_certain(lambda state: state.live.get(digest))
 
     async def _check(self, args: dict[str, Any]) -> list[dict[str, Any]]:
-        """The reason why a schema can't be registered now; empty if it can, or is registered. With
-        ``all`` the schema is compared with deleted versions, too."""
+        """The reason why a schema can't be registered now; empty if it can, or is registered.
+        ``all`` compares the schema with deleted versions, too."""
         if await self._find(args) is not None:
             return []
         every, rules = args["all"], _rules(args)

@@ -1,4 +1,4 @@
-"""Acknowledgements on their way into the cursor and out of dispatch."""
+"""Applies acknowledgements to the cursor and to the dispatcher."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Acknowledgements:
                 error = reply.message if isinstance(reply, Refusal) else None
                 state.send(AckReceipt(number, request_id, error))
             if isinstance(reply, Refusal):
-                state.restart_if_stale()  # no other message may come that would check this
+                state.restart_if_stale()  # no later message may check this
 
         def acked() -> None:
             if isinstance(command, Ack):
@@ -179,7 +179,7 @@ class Acknowledgements:
             state.schedule_pump()
 
     async def ack_before_in_transaction(self, request: AckEntriesBeforeInTransaction) -> None:
-        """As `ack_in_transaction`, of everything before an offset."""
+        """Like `ack_in_transaction`, for everything before an offset."""
         command = AckBeforeInTransaction(
             TransactionId(*request.transaction),
             request.end,
@@ -190,7 +190,8 @@ class Acknowledgements:
         accepted(await self._state.runtime.ask(command, None))
 
     async def end_transaction(self, request: EndPendingAcks) -> bool:
-        """Acknowledge or deliver again what is pending; returns whether anything was."""
+        """Acknowledge or redeliver what is pending in a transaction; return whether anything
+        was."""
         state = self._state
         transaction = TransactionId(request.coordinator, request.sequence)
         command = EndTransactionAcks(transaction, request.commit)
@@ -213,8 +214,8 @@ class Acknowledgements:
         self._state.acked(command.ranges, command.partial)
 
     async def take_progress(self, request: TakeRemoteProgress) -> list[str]:
-        """Apply what another cluster's subscription acknowledged; returns the origins of which
-        something waits."""
+        """Apply what another cluster's subscription acknowledged; return the origins for which
+        something still waits."""
         state = self._state
         here = from_args(request.ranges, request.partial, request.counts)
         command = TakeProgress(request.cluster, request.end, request.oldest, *here)

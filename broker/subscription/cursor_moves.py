@@ -1,4 +1,4 @@
-"""Moves of the cursor: reset, undo, skip, expiry. Nothing is delivered while one is under way."""
+"""Moves of the cursor: reset, undo, skip, expiry. Delivery pauses during a move."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class CursorMoves:
     def __init__(
         self, state: DispatchState, leases: LeaseControl, forget: Callable[[], None]
     ) -> None:
-        """``forget`` drops what refers to deliveries from before a reset."""
+        """``forget`` is called at a reset to drop state about earlier deliveries."""
         self._state = state
         self._leases = leases
         self._forget = forget
 
     async def move(self, command: Move) -> Any:
-        """Decide a command without any delivery beside it; returns the machine's reply.
+        """Decide a command while delivery is paused; return the machine's reply.
 
-        The cursor changes before that is durable, so entries at its new place must wait.
+        The cursor changes before the decision is durable, so entries at its new position must wait.
         """
         self._state.paused += 1
         try:
@@ -48,7 +48,7 @@ class CursorMoves:
         self._begin_at(request.offset)
 
     async def restore(self, command: Restore) -> None:
-        """Make the cursor what it was. Raises `RemoteError` if the machine refuses."""
+        """Restore an earlier cursor. Raises `RemoteError` if the machine refuses."""
         reply = accepted(await self.move(command))
         self._begin_at(reply.acked_before)
 

@@ -1,4 +1,4 @@
-"""Which entries go to the dead-letter topic: decided here, published by the partition."""
+"""Decides which entries go to the dead-letter topic; the partition publishes them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class DeadLetterDecisions:
         self._most_deliveries = None if policy is None else policy["maxRedeliverCount"]
 
     def begin(self) -> None:
-        """Go on with the dead letters of an earlier connection."""
+        """Continue with the dead letters of an earlier connection."""
         dead_letters = self._state.runtime.state.dead.dead_letters()
         self._state.dispatcher.kill((offset, offset + 1) for offset, _ in dead_letters)
         self._move(dead_letters)
@@ -59,7 +59,7 @@ class DeadLetterDecisions:
         if isinstance(reply, Intended):
             self._move(reply.dead_letters)
         elif not self._state.restart_if_stale():
-            self._state.send(Restart())  # the disk is full: begin again and decide anew
+            self._state.send(Restart())  # the disk is full: restart, and decide again
 
     def _move(self, dead_letters: Sequence[tuple[int, int]]) -> None:
         ack_set = self._state.cursor.ack_set
@@ -72,7 +72,7 @@ class DeadLetterDecisions:
             self._state.send(MoveDeadLetters(told))
 
     def confirm(self, offsets: Sequence[int]) -> None:
-        """These are durable in the dead-letter topic: acknowledge them."""
+        """Acknowledge dead letters that are durable in the dead-letter topic."""
 
         def release(reply: Any, effects: Any) -> None:
             if isinstance(reply, Moved):
@@ -102,7 +102,7 @@ class DeadLetterDecisions:
             self.confirm(offsets)
 
     def drop_unconfirmed(self) -> None:
-        """The cursor was moved: confirm nothing of before."""
+        """Drop unconfirmed dead letters, since the cursor was moved."""
         self._unconfirmed.clear()
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ NOTE_S = 0.1
 
 
 class _Count:
-    """The place in the queue of a count that isn't durable yet."""
+    """The queue position of a count that isn't durable yet."""
 
 
 class DeliveryCounts:
@@ -51,12 +51,12 @@ class DeliveryCounts:
         self._noting = None
         state = self._state
         if state.paused:
-            state.schedule_pump()  # the pump notes what is left
+            state.schedule_pump()  # the pump counts the rest
         elif state.dispatcher.has_notes and state.current:
             self._submit(state.dispatcher.take_notes(), _Count())
 
     def _submit(self, notes: NoteDeliveries, count: _Count) -> None:
-        with suppress(Stopped):  # nothing is sent any more
+        with suppress(Stopped):  # closed: nothing is sent any more
             self._state.runtime.submit(notes, lambda reply, effects: self._noted(reply, count))
 
     def _noted(self, reply: Any, count: _Count) -> None:
@@ -72,18 +72,18 @@ class DeliveryCounts:
             self._state.send(notice)
 
     def send(self, notice: Message) -> None:
-        """Send a notice behind the deliveries that wait for their counts."""
+        """Send a notice after the deliveries that wait for their counts."""
         if self._outgoing:
             self._outgoing.append(notice)
         else:
             self._state.send(notice)
 
     def drop_waiting(self) -> None:
-        """Send nothing of what waits: its deliveries are void."""
+        """Drop the waiting notices, whose deliveries are void."""
         self._outgoing.clear()
 
     def close(self) -> None:
-        """Count what isn't counted yet; nothing is sent any more."""
+        """Count the uncounted deliveries, and send nothing more."""
         if self._noting is not None:
             self._noting.cancel()
         state = self._state

@@ -33,7 +33,8 @@ def accepted(reply: Any) -> Any:
 
 
 class DispatchState:
-    """The runtime, the cursor that is being served, its dispatch decisions, and the way out."""
+    """The runtime, the served cursor, its dispatch decisions, and the connection to the
+    partition."""
 
     def __init__(
         self,
@@ -50,15 +51,16 @@ class DispatchState:
         self.cursor = runtime.state.cursor
         self.dispatcher = Dispatcher(self.cursor, partition, acks=runtime.state.pending)
         self.wanted = 0
-        """The partition was told to feed entries up to this offset."""
+        """The partition feeds entries up to this offset, as requested."""
         self.paused = 0
-        """How many operations are under way that nothing may be dispatched beside."""
+        """The number of running operations during which nothing may be dispatched."""
         self._partition = partition
         self._pump = pump
         self._pump_scheduled = False
 
     def begin(self, suspects: Suspects | None) -> None:
-        """Serve the cursor that the journal has now, with delivery counts from there."""
+        """Serve the cursor of the journal's current state, with the delivery counts of that
+        state."""
         state = self.runtime.state
         self.cursor = state.cursor
         counts = state.deliveries.copy()
@@ -84,7 +86,7 @@ class DispatchState:
         self.send(FeedFrom(dispatcher.feed_from, self.wanted, dispatcher.needs_hashes))
 
     def acked(self, ranges: Iterable[Range], partial: Iterable[tuple[int, int]] = ()) -> None:
-        """Take what the cursor has acknowledged out of dispatch, if this cursor is current."""
+        """Take acknowledged entries out of dispatch, if the served cursor is current."""
         if self.current:
             self.dispatcher.acked(ranges, partial)
             self.schedule_pump()

@@ -68,7 +68,7 @@ class SubscriptionDispatcher:
         trace: Trace | None = None,
         suspects: Suspects | None = None,
     ) -> None:
-        """``trace`` records deliveries; without one nothing is recorded. ``suspects`` outlive the
+        """``trace`` records deliveries; None records nothing. ``suspects`` outlive the
         dispatcher."""
         self._suspects = suspects
         self._state = DispatchState(runtime, partition, send, trace, self._pump)
@@ -87,13 +87,13 @@ class SubscriptionDispatcher:
     # -- the end -------------------------------------------------------------------
 
     def close(self) -> None:
-        """The connection is gone, and its lease with it."""
+        """Close the dispatcher: its connection is closed, which ends the lease."""
         self._leases.end()
         self._state.dispatcher.cut_off()
         self._stop()
 
     def retire(self) -> None:
-        """End in order: what consumers hold isn't counted as failed."""
+        """End in an orderly way: entries that consumers hold don't count as failed deliveries."""
         self._leases.end()
         self._state.dispatcher.retire()
         self._stop()
@@ -192,7 +192,7 @@ class SubscriptionDispatcher:
         return reply.acked_before
 
     async def restore(self, command: Restore) -> None:
-        """Make the cursor what it was. Raises `RemoteError` if that is refused."""
+        """Restore an earlier cursor. Raises `RemoteError` if that is refused."""
         await self._moves.restore(command)
 
     def _forget_deliveries(self) -> None:

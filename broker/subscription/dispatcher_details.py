@@ -12,7 +12,7 @@ from velaray.broker.subscription.messages import Details, PendingAcks, Point, St
 from velaray.events.ids import TransactionId
 
 SHOWN = 20
-"""How many holes, batches, held ranges and counts a report has, at most: the first ones."""
+"""The most ranges, batches, held ranges and counts in a report: the first ones."""
 
 
 def stats(state: SubscriptionState, dispatcher: Dispatcher, end_offset: int) -> Stats:
@@ -69,7 +69,7 @@ def details(state: SubscriptionState, dispatcher: Dispatcher, end_offset: int) -
 
 
 def message_status(state: SubscriptionState, dispatcher: Dispatcher, offset: int) -> dict[str, Any]:
-    """Where one entry is now: a word, a sentence, and the consumer that holds it."""
+    """The status of one entry: a word, a sentence, and the consumer that holds it."""
     if state.cursor.is_acked(offset):
         return {"where": "acknowledged", "consumer": "", "text": "it is acknowledged"}
     if offset in state.dead.intended:
@@ -122,7 +122,7 @@ def pending_transactions(state: SubscriptionState) -> list[Point]:
 
 
 def pending_stats(state: SubscriptionState) -> dict[str, int]:
-    """How many transactions have acknowledgements pending, and of how many entries."""
+    """The number of transactions with pending acknowledgements, and of their entries."""
     found = pending_acks(state, None)
     entries = found["entries"] + found["batches"]
     return {"pending_transactions": found["transactions"], "pending_entries": entries}

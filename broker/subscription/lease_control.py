@@ -1,4 +1,4 @@
-"""The dispatcher's side of dispatch leases: giving them, revoking them, seeing them end."""
+"""The dispatcher's side of dispatch leases: grants and revokes them, and records their ends."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ class LeaseControl:
             self._counts.send(RevokeLease())
 
     async def take_back(self) -> None:
-        """Return when the partition has no lease."""
+        """Revoke the lease; return when the partition has none."""
         if self._state.dispatcher.leased:
             self._revoke()
             await self._released.wait()
 
     def count_ending(self) -> None:
-        """The partition sent one of `ENDS_LEASE`."""
+        """Count one of `ENDS_LEASE` from the partition."""
         self._lease_ends += 1
         self.end()
 
     def end(self) -> None:
-        """There is no lease any more."""
+        """Note that the lease has ended."""
         self._revoking = False
         self._state.dispatcher.release_lease()
         self._released.set()

@@ -113,7 +113,7 @@ class ResetCursor(Request[None]):
 
 
 class PlanUndo(Request[dict[str, Any] | None]):
-    """What `UndoMoves` would change; None if nothing moved since that point in time."""
+    """What `UndoMoves` would change; None if the cursor hasn't moved since that point in time."""
 
     sequence: int | None
     at_ms: int | None
@@ -234,7 +234,7 @@ class GetUnacked(Request[list[int]]):
 
 
 class GetPendingAcks(Request[PendingAcks]):
-    """What is pending in a transaction, or in all of them."""
+    """The pending acknowledgements of a transaction, or of all transactions."""
 
     transaction: Point | None = None
 
@@ -301,7 +301,7 @@ class Detach(Message):
 
 
 class AddPermits(Message):
-    """A consumer can take so many more messages."""
+    """A consumer accepts this many more messages."""
 
     number: int
     permits: int
@@ -530,7 +530,7 @@ TO_PARTITION = Codec(
     *(Deliver, Attached, FeedFrom, WantEntries, GrantLease, RevokeLease, AckReceipt),
     *(ActiveChanged, Redelivering, MoveDeadLetters, EndOfTopic, ProgressMade, Restart),
 )
-"""What the partition's end of the link accepts."""
+"""The messages that the partition's end of the connection accepts."""
 
 _REQUESTS = Codec(*SubscriptionRequest)
 
@@ -564,4 +564,4 @@ TO_SUBSCRIPTION = Codec(
     *(Redeliver, LeaseReport, ReleaseLease, TopicTerminated, SetPolicies, EntriesTrimmed),
     *(ReadCompacted, GrantsSkipped, DeadLettersMoved),
 )
-"""What the subscription's end of the link accepts."""
+"""The messages that the subscription's end of the connection accepts."""

@@ -35,7 +35,7 @@ class Exporter:
         return not self._silent or bool(self._exports)
 
     def applied(self, events: Sequence[Message], reply: Any) -> None:
-        """Note what a decision changed; `Runtime.on_applied`."""
+        """Track the changes of a decision; called as `Runtime.on_applied`."""
         if self.attentive:
             self.touch(touched_by(events, reply))
 
@@ -49,7 +49,7 @@ class Exporter:
             self._told()
 
     def speak_up(self) -> None:
-        """Notify of the next change, even if the last notice is unanswered."""
+        """Send a notice at the next change, even if the last one is unanswered."""
         self._silent = False
 
     async def next(

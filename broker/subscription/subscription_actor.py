@@ -1,4 +1,5 @@
-"""The actor of a durable subscription: its dispatcher behind a link from the partition."""
+"""The actor of a durable subscription: its dispatcher behind an RPC connection from the
+partition."""
 
 from __future__ import annotations
 
@@ -75,8 +76,8 @@ class SubscriptionActor(JournaledActor):
     # -- messages of the partition ---------------------------------------------------
 
     async def answer(self, rpc_connection: RpcConnection, request: Request[Any]) -> Any:
-        """Answer a typed request. `OpenDispatcher` makes this link the partition's; only that link
-        may send other requests of a partition, except within `CallSubscription`."""
+        """Answer a typed request. `OpenDispatcher` makes this connection the partition's; only that
+        one may send other requests of a partition, except within `CallSubscription`."""
         if isinstance(request, m.CallSubscription):
             return Encoded(encode(await self._call(request)))
         if isinstance(request, m.OpenDispatcher):
@@ -121,7 +122,8 @@ class SubscriptionActor(JournaledActor):
         return await self._answer(dispatcher, request)
 
     def receive(self, rpc_connection: RpcConnection, notice: Message) -> None:
-        """Handle a notice of the partition; those of a former partition's link are void."""
+        """Handle a notice of the partition; those over a former partition's connection are
+        ignored."""
         if rpc_connection is self._partition and self._dispatcher is not None:
             attentive = self._exporter.attentive
             failing = _failing_deliveries(self._dispatcher, notice) if attentive else []
@@ -152,7 +154,7 @@ class SubscriptionActor(JournaledActor):
         self._partition_epoch = epoch
 
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
-        """Without its partition the subscription has no consumers."""
+        """End the dispatcher: without its partition the subscription has no consumers."""
         if rpc_connection is self._partition:
             self._partition = None
             self._close_dispatcher()
@@ -166,7 +168,7 @@ class SubscriptionActor(JournaledActor):
             self._exporter.touch(held)
 
     async def stop(self) -> None:
-        """Stop as every actor does; the deliveries under way don't count as failed."""
+        """Stop; deliveries in progress don't count as failed."""
         self._dead_letters.close()
         if self._dispatcher is not None:
             self._dispatcher.retire()
@@ -193,7 +195,7 @@ def _failing_deliveries(dispatcher: SubscriptionDispatcher, notice: Message) -> 
 
 
 def _suspects_of_before(state: SubscriptionState) -> Suspects:
-    """Entries that were delivered before this activation: their consumers may have failed."""
+    """Entries that were delivered before this activation; their consumers may have failed."""
     return Suspects(
         (*part, run.times)
         for run in state.deliveries
@@ -202,4 +204,4 @@ def _suspects_of_before(state: SubscriptionState) -> Suspects:
 
 
 def _send_nowhere(notice: Message) -> None:
-    """Drop what a dispatcher sends that has no consumers."""
+    """Ignore the notices of a dispatcher without consumers."""

@@ -1,4 +1,4 @@
-"""What a subscription answers about its cursor without changing anything."""
+"""Queries about a subscription's cursor."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from velaray.broker.subscription.progress_form import ahead_to
 from velaray.events.ids import Position
 
 _AT_ONCE = 1 << 16
-"""About so many ranges of remote progress go into one answer."""
+"""The approximate number of ranges of remote progress in one answer."""
 _WINDOW = 1 << 16
-"""Offsets that are searched in one step: there may be millions of acknowledged ranges."""
+"""The number of offsets that are searched in one step: there may be millions of acknowledged
+ranges."""
 
 
 def holdings(state: SubscriptionState, ranges: Sequence[int]) -> tuple[int, list[int]]:
@@ -52,8 +53,8 @@ def unacked(state: SubscriptionState, first: int, most: int, end: int) -> list[i
 def waiting(
     state: SubscriptionState, came: Mapping[str, Point]
 ) -> tuple[dict[str, tuple[Point, Progress]], list[str]]:
-    """By origin, the remote progress that waited for entries up to ``came`` and the position up to
-    which the answer is complete; and the origins of which anything waits."""
+    """By origin, the remote progress that waited for entries up to ``came``, and the position up to
+    which the answer is complete; also all origins for which anything waits."""
     due: dict[str, tuple[Point, Progress]] = {}
     for origin, each in state.remote.waiting.items():
         newest = Position(*came.get(origin, NOWHERE))

@@ -1,6 +1,6 @@
-"""Facts about deliveries, to be written to a subscription's journal.
+"""Records facts about deliveries in a subscription's journal.
 
-They are written with other events, or after `TRACE_S` at the latest; nothing waits for them.
+Facts are written with other events, or after `TRACE_S` at the latest. Nothing waits for them.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ class Trace:
         return self._consumers.get(consumer, 0)
 
     def attached(self, consumer: int, name: str, address: str) -> None:
-        """A consumer is connected."""
+        """Record that a consumer connected."""
         number = self._consumers[consumer] = next(self._numbers)
         now_ms = self._clock_ms()
         self._add(ConsumerAttached(consumer=number, name=name, at_ms=now_ms, address=address))
 
     def detached(self, consumer: int) -> None:
-        """A consumer left."""
+        """Record that a consumer left."""
         number = self._consumers.pop(consumer, 0)
         if number:
             self._add(ConsumerDetached(consumer=number, at_ms=self._clock_ms()))
 
     def delivered(self, deliveries: Iterable[Delivery]) -> None:
-        """Entries go out."""
+        """Record deliveries."""
         for each in deliveries:
             self._deliver(each.consumer_id, each.first, each.end)
 
@@ -112,8 +112,8 @@ class Trace:
         self.write()
 
     def writing(self) -> None:
-        """Note that other events are about to be written: facts that were joined long enough go
-        with them."""
+        """Note that other events are about to be written. Facts that were collected for long enough
+        are written with them."""
         if self._timer is not None:
             now_s = asyncio.get_running_loop().time()
             if now_s - self._written_s >= JOIN_S or len(self._runs) >= 3 * MOST_RUNS:
@@ -132,7 +132,7 @@ class Trace:
                 self._runtime.submit(Note(facts), _ignore)
 
     def end(self) -> None:
-        """The partition is disconnected, and all consumers with it."""
+        """Note that the partition is disconnected, and with it all consumers."""
         for consumer in list(self._consumers):
             self.detached(consumer)
         self.write()

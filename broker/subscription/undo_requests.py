@@ -63,7 +63,7 @@ class UndoRequests:
 
     async def _plan(self, point_in_time: PointInTime) -> Plan:
         subscription = self._subscription
-        await subscription.runtime.read(lambda state: None)  # what was decided before is durable
+        await subscription.runtime.read(lambda state: None)  # makes earlier decisions durable
         try:
             store, key = subscription.actor_system.store, subscription.key
             return await plan_undo(store, key, point_in_time)

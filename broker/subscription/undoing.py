@@ -1,4 +1,4 @@
-"""What undoing would change: the former cursor, recomputed from the subscription's journal."""
+"""Plans an undo: recomputes the former cursor from the subscription's journal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EVENTS_AT_ONCE = 1000
 
 
 class NothingMoved(Exception):
-    """The cursor wasn't moved by command since then: there is nothing to undo."""
+    """No command has moved the cursor since then, so there is nothing to undo."""
 
 
 class Plan(NamedTuple):
@@ -33,13 +33,14 @@ class Plan(NamedTuple):
     undone: list[str]
 
     def command(self, gone: Sequence[int], *, shared: bool = False) -> Restore:
-        """What carries it out, while entries are ``gone`` (first, last + 1, first, ...)."""
+        """The command that carries it out; ``gone`` are the trimmed entries (first, last + 1,
+        first, ...)."""
         pairs = list(zip(gone[::2], gone[1::2], strict=True))
         reason = f"back to after event {self.after_event}"
         return Restore(self.expected, self.restored, pairs, reason, shared)
 
     def described(self) -> dict[str, Any]:
-        """By offset; ranges are (first, last + 1)."""
+        """The plan by offset, for callers; ranges are (first, last + 1)."""
         now, then = self.expected, self.restored
         end = max(now.untouched_from(), then.untouched_from())
         again = _difference(then.unacked_ranges(0, end), now)
@@ -57,7 +58,7 @@ class Plan(NamedTuple):
 
 
 def _difference(unacked: list[Range], other: Cursor) -> list[Range]:
-    """What of ``unacked`` is acknowledged in ``other``."""
+    """The part of ``unacked`` that is acknowledged in ``other``."""
     found = []
     for first, end in unacked:
         at = first
@@ -71,10 +72,10 @@ def _difference(unacked: list[Range], other: Cursor) -> list[Range]:
 
 
 async def plan_undo(store: LedgerStore, key: ActorKey, point_in_time: PointInTime) -> Plan:
-    """Back to ``moment``; if it says nothing, to before the last move by command.
+    """Plan an undo back to ``moment``, by default to before the last move by command.
 
     Reads what is durable. Raises `NothingMoved` if there is nothing to undo, `NoHistory` if
-    the moment is older than what is kept, and what `state_at` raises.
+    the journal doesn't reach back that far, and what `state_at` raises.
     """
     if point_in_time == PointInTime():
         point_in_time = PointInTime(sequence=await _last_move(store, key) - 1)
@@ -92,7 +93,7 @@ async def plan_undo(store: LedgerStore, key: ActorKey, point_in_time: PointInTim
         machine.evolve(live, event)
         seen += 1
         if seen % _EVENTS_AT_ONCE == 0:
-            await asyncio.sleep(0)  # the subscription goes on meanwhile
+            await asyncio.sleep(0)  # let the subscription work meanwhile
     if not undone:
         raise NothingMoved("there was no seek, skip or requested expiry since then")
     return Plan(former.sequence, live.cursor, restored, undone)

@@ -111,8 +111,9 @@ class ConsumerHandlers:
         await partition.schemas.of_consumer(schema, active=active, role=self._client.info.role)
         channel = await _open_channel(partition, command)
         try:
-            # Another consumer may have come while the channel was opened. The fence closes only the
-            # channels that are there when it goes up, and the tenant's home may have changed.
+            # Another consumer may have connected while the channel was opened. The fence closes
+            # only the channels that are there when it goes up, and the tenant's home may have
+            # changed.
             self._check(partition, channel.name)
         except RemoteError:
             partition.subscriptions.drop_if_unused(channel)
