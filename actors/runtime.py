@@ -462,14 +462,21 @@ class Runtime(Generic[StateT]):
             submitted()
         return await self._answer(future)
 
-    async def read(self, query: Callable[[StateT], ResultT]) -> ResultT:
+    async def read(
+        self,
+        query: Callable[[StateT], ResultT],
+        needs: Callable[[StateT], Sequence[StoredSegment]] | None = None,
+    ) -> ResultT:
         """The result of ``query`` on the state, returned when everything that it may have seen is
         durable.
 
-        The result must not change later. Raises `Stopped`, what ``query`` raised, `StorageFull` if
-        the state that it saw was dropped (ask again), or the error that stopped the runtime
-        meanwhile.
+        ``needs`` returns the cold segments that the query reads; they are loaded before. The result
+        must not change later. Raises `Stopped`, what ``query`` raised, `StorageFull` if the state
+        that it saw was dropped (ask again), or the error that stopped the runtime meanwhile, such
+        as that of a segment that can't be read.
         """
+        if needs is not None:
+            await self._load_for_query(needs)
         if self._error is not None or self._closing:
             raise Stopped(self._actor, self._error) from self._error
         if self._rebuilding and self._full is not None:
@@ -661,11 +668,29 @@ class Runtime(Generic[StateT]):
         self._unpark()
         self._wake.set()
 
+    async def _load_for_query(self, needs: Callable[[StateT], Sequence[StoredSegment]]) -> None:
+        """Load segments for a query that is made in the same turn."""
+        found: dict[StoredSegment, bytes] = {}
+        while self._error is None and (missing := needs(self._state)):
+            try:
+                found |= await self._read_segments(missing)
+            except JournalError as error:
+                if not set(missing).isdisjoint(needs(self._state)):
+                    self._fail(error)
+                    raise
+            self._provide(found)  # all of them: some may have left memory meanwhile
+
     async def _fetch(self, missing: Sequence[StoredSegment]) -> None:
-        for name, place in {place.name: place for place in missing}.items():
-            raw = await self._journal.read_segment(place)
-            if self._loader is not None:
-                self._loader.provide(self._state, name, raw)
+        self._provide(await self._read_segments(missing))
+
+    async def _read_segments(self, places: Sequence[StoredSegment]) -> dict[StoredSegment, bytes]:
+        read = self._journal.read_segment
+        return {place: await read(place) for place in dict.fromkeys(places)}
+
+    def _provide(self, found: Mapping[StoredSegment, bytes]) -> None:
+        if self._loader is not None:
+            for place, raw in found.items():
+                self._loader.provide(self._state, place.name, raw)
 
     def _loader_ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()

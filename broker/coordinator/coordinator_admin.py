@@ -115,7 +115,9 @@ async def transaction(coordinator: Coordinator, args: dict[str, Any]) -> dict[st
         status = state.status(sequence)
         return None if status is None else {"status": str(status)}
 
-    found = await coordinator.runtime.read(look)
+    found = await coordinator.runtime.read(
+        look, lambda state: state.aborted.cold_within(sequence, sequence + 1)
+    )
     if found is None:
         where = f"coordinator {coordinator.number}"
         raise RemoteError(Reason.NOT_FOUND, f"{where} has never had a transaction {sequence}")

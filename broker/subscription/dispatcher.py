@@ -50,6 +50,7 @@ from velaray.broker.subscription.dispatcher_details import (
 )
 from velaray.broker.subscription.lease_control import LeaseControl
 from velaray.broker.subscription.tracing import Trace
+from velaray.events.segments import StoredSegment
 from velaray.topology.messages import Message, ReplyT, Request
 from velaray.topology.rpc import RemoteError
 
@@ -142,25 +143,37 @@ class SubscriptionDispatcher:
             m.AckEntriesInTransaction: acks.ack_in_transaction,
             m.AckEntriesBeforeInTransaction: acks.ack_before_in_transaction,
             m.EndPendingAcks: acks.end_transaction,
-            m.GetHoldings: self._reading(lambda r, s: queries.holdings(s, r.ranges)),
+            m.GetHoldings: self._reading(
+                lambda r, s: queries.holdings(s, r.ranges),
+                lambda r, s: queries.needs_of_holdings(s, r.ranges),
+            ),
             m.GetWaiting: self._reading(lambda r, s: queries.waiting(s, r.came)),
             m.GetMark: self._reading(lambda r, s: s.cursor.acked_before),
             m.FindUnacked: self._reading(lambda r, s: queries.find_unacked(s, r.number, r.end)),
             m.GetUnacked: self._reading(lambda r, s: queries.unacked(s, r.first, r.most, r.end)),
             m.GetPendingAcks: self._reading(lambda r, s: pending_acks(s, r.transaction)),
             m.GetPendingTransactions: self._reading(lambda r, s: pending_transactions(s)),
-            m.GetAckStatus: self._reading(lambda r, s: pending_at(s, r.offset, r.index)),
+            m.GetAckStatus: self._reading(
+                lambda r, s: pending_at(s, r.offset, r.index),
+                lambda r, s: queries.needs_of_entry(s, r.offset),
+            ),
             m.GetStats: self._reading(lambda r, s: stats(s, state.dispatcher, r.end)),
             m.GetDetails: self._reading(lambda r, s: details(s, state.dispatcher, r.end)),
             m.LocateEntry: self._locate,
         }
 
     def _reading(
-        self, query: Callable[[Any, SubscriptionState], Any]
+        self,
+        query: Callable[[Any, SubscriptionState], Any],
+        needs: Callable[[Any, SubscriptionState], Sequence[StoredSegment]] | None = None,
     ) -> Callable[[Any], Awaitable[Any]]:
-        """A handler that answers from the state once that is durable."""
+        """A handler that answers from the state once that is durable; ``needs`` returns the cold
+        segments that the query reads."""
         runtime = self._state.runtime
-        return lambda request: runtime.read(lambda state: query(request, state))
+        return lambda request: runtime.read(
+            lambda state: query(request, state),
+            None if needs is None else lambda state: needs(request, state),
+        )
 
     async def on_request(self, request: Request[ReplyT]) -> ReplyT:
         """Answer a request of the partition. Raises `RemoteError` if it is refused."""
@@ -175,7 +188,8 @@ class SubscriptionDispatcher:
         if self._state.trace is not None:
             self._state.trace.write()
         return await self._state.runtime.read(
-            lambda state: message_status(state, self._state.dispatcher, request.offset)
+            lambda state: message_status(state, self._state.dispatcher, request.offset),
+            lambda state: queries.needs_of_entry(state, request.offset),
         )
 
     async def _open(self, request: m.OpenDispatcher) -> int:

@@ -25,7 +25,7 @@ def stats(state: SubscriptionState, dispatcher: Dispatcher, end_offset: int) -> 
         "backlog": cursor.backlog(end_offset),
         "holes": cursor.acked_range_count(),
         "expired": dict(state.expired),
-        "partial": len(cursor.partials(cursor.acked_before, end_offset)),
+        "partial": cursor.partial_count(),
         "type": None if kind is None else kind.name,
         "next_offset": dispatcher.next_offset,
         "waiting": dispatcher.waiting(),

@@ -10,6 +10,7 @@ from velaray.broker.subscription.dispatch_state import pairs
 from velaray.broker.subscription.messages import Point, Progress
 from velaray.broker.subscription.progress_form import ahead_to
 from velaray.events.ids import Position
+from velaray.events.segments import StoredSegment
 
 _AT_ONCE = 1 << 16
 """The approximate number of ranges of remote progress in one answer."""
@@ -24,6 +25,21 @@ def holdings(state: SubscriptionState, ranges: Sequence[int]) -> tuple[int, list
     numbered = enumerate(pairs(ranges))
     whole = [number for number, (first, end) in numbered if cursor.next_unacked(first) >= end]
     return cursor.acked_before, whole
+
+
+def needs_of_holdings(state: SubscriptionState, ranges: Sequence[int]) -> list[StoredSegment]:
+    """The cold segments that `holdings` reads."""
+    cursor = state.cursor
+    return [
+        place
+        for first, _ in pairs(ranges)
+        for place in cursor.beyond.cold_ahead(max(first, cursor.acked_before))
+    ]
+
+
+def needs_of_entry(state: SubscriptionState, offset: int) -> list[StoredSegment]:
+    """The cold segments that a question about one entry reads."""
+    return state.cursor.beyond.cold_within(offset, offset + 1)
 
 
 def find_unacked(state: SubscriptionState, number: int, end: int) -> int | None:

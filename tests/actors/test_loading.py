@@ -11,6 +11,7 @@ from tests.actors.acknowledging import END, KEY, SMALL, acked, begin, small_segm
 from tests.journal.testing import on_loop
 from velaray.actors.machine import SegmentLoader, digest
 from velaray.actors.runtime import Runtime, Stopped
+from velaray.actors.sets.offset_sets import gaps
 from velaray.actors.subscription.machine import (
     Ack,
     AckBefore,
@@ -19,7 +20,7 @@ from velaray.actors.subscription.machine import (
     SubscriptionState,
 )
 from velaray.actors.subscription.tracing import Note
-from velaray.events.segments import bytes_of
+from velaray.events.segments import StoredSegment, bytes_of
 from velaray.journal.errors import CorruptJournal, StorageFull
 from velaray.journal.memory import MemoryDisk, MemoryStore, Step
 
@@ -270,6 +271,47 @@ async def test_a_load_goes_on_after_the_disk_was_full() -> None:
     again = await begin(MemoryStore(host.disk))
     assert len(acked(again.state.cursor)) == len(KNOWN) + len(done)
     await again.close()
+
+
+@on_loop
+async def test_a_query_waits_for_the_segments_that_it_needs() -> None:
+    host = await Host.with_cold_segments()
+    first, *_, last = host.cold()
+    places = [first * 16, last * 16]
+
+    def needs(state: SubscriptionState) -> list[StoredSegment]:
+        beyond = state.cursor.beyond
+        return [place for at in places for place in beyond.cold_within(at, at + 16)]
+
+    def query(state: SubscriptionState) -> list[list[tuple[int, int]]]:
+        assert not needs(state)
+        return [state.cursor.unacked_ranges(at, at + 2) for at in places]
+
+    host.gate.close()
+    asked = asyncio.create_task(host.runtime.read(query, needs))
+    while not host.gate.waiting:
+        await asyncio.sleep(0)
+    assert not host.runtime.puts_off  # commands don't wait for it
+    await host.runtime.ask(_ack(END - 1))
+    host.gate.open()
+    expected = [gaps(at, at + 2, [(o, o + 1) for o in (at, at + 1) if o in KNOWN]) for at in places]
+    assert await asked == expected
+    assert host.runtime.state.cursor.beyond.cold_count() > 20  # they leave memory again
+    await host.runtime.close()
+
+
+@on_loop
+async def test_a_query_whose_segment_cannot_be_read_gets_the_error() -> None:
+    host = await Host.with_cold_segments()
+    offset = host.cold()[0] * 16
+    _damage(host, offset // 16)
+    with pytest.raises(CorruptJournal, match=f"holes/{offset // 16}"):
+        await host.runtime.read(
+            lambda state: state.cursor.is_acked(offset),
+            lambda state: state.cursor.beyond.cold_within(offset, offset + 1),
+        )
+    assert [type(error) for error in host.fatal] == [CorruptJournal]
+    await host.runtime.close()
 
 
 @on_loop
