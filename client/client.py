@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from types import TracebackType
 from typing import Protocol, Self, TypeVar
 from warnings import warn
 
+from velaray.client.closing import AsyncClosing
 from velaray.client.cluster_in_use import ClusterInUse
 from velaray.client.commit_sequence import CommitSequence, find_commit_sequence
 from velaray.client.consumer import Consumer
@@ -49,7 +49,7 @@ class Child(Protocol):
 C = TypeVar("C", bound=Child)
 
 
-class Client:
+class Client(AsyncClosing):
     """Connects to a service and creates producers, consumers and readers.
 
     Belongs to the event loop in which its first method is awaited. Parameters: see
@@ -240,17 +240,6 @@ class Client:
         if self._core is not None:
             self._core.abort(list(self._children))
         self._children.clear()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def __repr__(self) -> str:
         return f"<Client of {self._cluster.info.service_url}>"

@@ -6,10 +6,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from types import TracebackType
-from typing import Any, Generic, Self
+from typing import Any, Generic
 
 from velaray.client.batcher import Done
+from velaray.client.closing import AsyncClosing
 from velaray.client.core import Core, start_all, topic_name, watch_partitions
 from velaray.client.enums import BatchingType
 from velaray.client.exceptions import (
@@ -36,7 +36,7 @@ from velaray.schemas import SchemaInfo
 from velaray.schemas.validation import UNSTORED
 
 
-class Producer(Generic[T]):
+class Producer(AsyncClosing, Generic[T]):
     """Publishes to a topic. Made by `velaray.aio.Client.create_producer`.
 
     Messages of one producer to one partition are stored in the order of the ``send`` calls, also
@@ -372,17 +372,6 @@ class Producer(Generic[T]):
     def is_connected(self) -> bool:
         """Whether every started partition is registered with the service at the moment."""
         return all(part.connected for part in self._parts if part.started)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def __repr__(self) -> str:
         return f"<Producer of {self._topic}>"

@@ -6,15 +6,16 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from secrets import token_hex
-from types import TracebackType
-from typing import Any, Generic, Self
+from typing import Any, Generic
 
 from velaray.client.blocks import Segment
+from velaray.client.calls import TopicCalls
+from velaray.client.closing import each_until_closed
 from velaray.client.consumer import many
-from velaray.client.consumer_base import ConsumerBase, SeekTarget, described_topics
+from velaray.client.consumer_base import ConsumerBase
 from velaray.client.consumer_extras import Extras
 from velaray.client.core import Core
-from velaray.client.exceptions import AlreadyClosed, InvalidConfiguration, Timeout, VelarayError
+from velaray.client.exceptions import InvalidConfiguration, Timeout, VelarayError
 from velaray.client.inbox import AsyncInbox
 from velaray.client.listening import Listening
 from velaray.client.message import Message
@@ -89,28 +90,28 @@ def last_of(segments: list[Segment]) -> Iterator[Message[Any]]:
     return (segment.last for segment in newest.values())
 
 
-class Reader(Generic[T]):
+class Reader(TopicCalls, Generic[T]):
     """Reads a topic from any position. Made by `velaray.aio.Client.create_reader`.
 
     The user acknowledges nothing, and the service stores no position: a new reader begins at its
     start position. After a reconnect no message is skipped and none is read twice.
     """
 
+    _base: ReaderBase
+
     def __init__(
         self, core: Core, options: ReaderOptions[Any], on_close: Callable[[Reader[Any]], None]
     ) -> None:
         fetch = options.receiver_queue_size == 0
         self._inbox = AsyncInbox(lambda: self._base.topics.parts.values(), fetch)
-        self._base = ReaderBase(core, options, self._inbox)
-        self._on_close = on_close
+        super().__init__(ReaderBase(core, options, self._inbox), on_close)
         self._listener = options.reader_listener
-        self._listening: Listening | None = None
 
     async def start(self) -> None:
         """Begin reading; called by the client."""
         await self._base.start()
         if self._listener is not None:
-            self._listening = Listening(self._base.core, self._inbox, self._hear)
+            self.listening = Listening(self._base.core, self._inbox, self._hear)
 
     def _hear(self, message: Message[Any]) -> Any:
         assert self._listener is not None
@@ -161,62 +162,6 @@ class Reader(Generic[T]):
         """Whether `read_next` returns without waiting for a new publication."""
         return len(self._inbox) > 0 or await self._base.has_message_available()
 
-    async def get_positions(self) -> dict[str, tuple[MessageId, MessageId]]:
-        """Return the last readable message and the reader's position, for every topic partition.
-
-        Both are message ids, by full name of the partition. The next message is the one after the
-        position. The entry id of a position before the first entry of a ledger is -1. The entry id
-        of the last message is -1 if there is no message.
-        """
-        return await self._base.topics.positions()
-
-    async def seek(self, messageid: SeekTarget) -> None:
-        """Continue after ``messageid``, or at a publish time in milliseconds.
-
-        A function gets the name of every partition and returns either.
-        """
-        await self._base.seek(messageid)
-
-    async def close(self) -> None:
-        """Stop reading; closing twice does nothing."""
-        if self._listening is not None:
-            self._listening.stop()
-        await self._base.close()
-        self._on_close(self)
-
-    def stop(self) -> None:
-        """Stop at once, without a message to the service."""
-        if self._listening is not None:
-            self._listening.stop()
-        self._base.stop()
-
-    def topic(self) -> str:
-        """The full name of the topic."""
-        return ",".join(described_topics(self._base))
-
-    def is_connected(self) -> bool:
-        """Whether every partition is attached at the moment."""
-        return all(part.connected for part in self._base.topics.parts.values())
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    async def __aiter__(self) -> AsyncIterator[Message[T]]:
+    def __aiter__(self) -> AsyncIterator[Message[T]]:
         """Yield messages as they come, until the reader is closed."""
-        while True:
-            try:
-                message = await self.read_next()
-            except AlreadyClosed:
-                return
-            yield message
-
-    def __repr__(self) -> str:
-        return f"<Reader of {self.topic()}>"
+        return each_until_closed(self.read_next)

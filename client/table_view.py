@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Generic, Self
+from typing import Any, Generic
 
+from velaray.client.closing import AsyncClosing
 from velaray.client.core import Core
 from velaray.client.exceptions import AlreadyClosed, UndecodableMessage, VelarayError
 from velaray.client.interceptors import Harmless
@@ -22,7 +22,7 @@ logger = logging.getLogger("velaray")
 Listener = Callable[[str, Any], None]
 
 
-class TableView(Generic[T]):
+class TableView(AsyncClosing, Generic[T]):
     """A live map from key to newest value. Made by `velaray.aio.Client.create_table_view`.
 
     A tombstone or an empty value removes its key; messages without a key are ignored. The view uses
@@ -128,17 +128,6 @@ class TableView(Generic[T]):
 
     def __contains__(self, key: object) -> bool:
         return key in self._values
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def __repr__(self) -> str:
         return f"<TableView of {self._topic}, {len(self)} keys>"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 from warnings import warn
 
 from velaray.client.client import Client as AioClient
+from velaray.client.closing import Closing
 from velaray.client.consumer_base import SubscribedTopics
 from velaray.client.exceptions import AlreadyClosed
 from velaray.client.options import (
@@ -21,11 +21,12 @@ from velaray.client.options import (
 from velaray.client.producer import Producer as AioProducer
 from velaray.client.reader import ReaderBase
 from velaray.client.schema.base import T as V
-from velaray.client.service_info import AutoClusterFailover, ServiceInfo
+from velaray.client.service_info import AutoClusterFailover
 from velaray.client.table_view import TableView as AioTableView
-from velaray.schemas import SchemaInfo
 from velaray.sync.commit_sequence import CommitSequence
-from velaray.sync.consumer import Consumer, ThreadInbox
+from velaray.sync.consumer import Consumer
+from velaray.sync.face import Face, blocking, direct
+from velaray.sync.inbox import ThreadInbox
 from velaray.sync.listeners import Workers
 from velaray.sync.loop import LoopThread
 from velaray.sync.producer import Producer
@@ -36,7 +37,7 @@ from velaray.sync.transaction import Transaction
 T = TypeVar("T")
 
 
-class Client:
+class Client(Face[AioClient], Closing):
     """Connects to a service and creates producers, consumers and readers; thread-safe.
 
     Parameters: see `velaray.client.options.ClientOptions`. One background thread per client does
@@ -46,10 +47,10 @@ class Client:
 
     @takes(ClientOptions)
     def __init__(self, options: ClientOptions) -> None:
-        self._client = AioClient.with_options(options)
-        self._thread = LoopThread()
+        inner = AioClient.with_options(options)
+        super().__init__(LoopThread(), inner)
         if isinstance(options.service_url, AutoClusterFailover):
-            self._thread.call(self._client.probe)
+            self._thread.call(self._inner.probe)
         self._workers = Workers(options.message_listener_threads)
         self._producers: set[Producer[Any]] = set()
         self._closed = False
@@ -73,7 +74,7 @@ class Client:
         return producer
 
     async def _producer(self, options: ProducerOptions[V]) -> AioProducer[V]:
-        client = self._client
+        client = self._inner
         return await client.adopt(AioProducer(client.core, options, client.forget))
 
     @takes(ConsumerOptions)
@@ -88,15 +89,15 @@ class Client:
         special = bool(options.message_listener or options.interceptors)
         inbox = ThreadInbox(self._thread, options.receiver_queue_size == 0, track, special)
         base = self._run(self._subscribe(options, inbox))
-        consumer: Consumer[V] = Consumer(self._thread, base, inbox, options, self._client.forget)
+        consumer: Consumer[V] = Consumer(self._thread, base, inbox, options, self._inner.forget)
         if options.message_listener is not None:
             consumer.listen(self._workers.next(), options.message_listener)
         return consumer
 
     async def _subscribe(self, options: ConsumerOptions[V], inbox: ThreadInbox) -> SubscribedTopics:
-        base = SubscribedTopics(self._client.core, options, inbox)
+        base = SubscribedTopics(self._inner.core, options, inbox)
         inbox.parts = lambda: list(base.topics.parts.values())
-        return await self._client.adopt(base)
+        return await self._inner.adopt(base)
 
     @takes(ReaderOptions)
     def create_reader(self, options: ReaderOptions[V]) -> Reader[V]:
@@ -108,15 +109,15 @@ class Client:
         """
         inbox = ThreadInbox(self._thread, options.receiver_queue_size == 0, special=True)
         base = self._run(self._reader(options, inbox))
-        reader: Reader[V] = Reader(self._thread, base, inbox, self._client.forget)
+        reader: Reader[V] = Reader(self._thread, base, inbox, self._inner.forget)
         if options.reader_listener is not None:
             reader.listen(self._workers.next(), options.reader_listener)
         return reader
 
     async def _reader(self, options: ReaderOptions[V], inbox: ThreadInbox) -> ReaderBase:
-        base = ReaderBase(self._client.core, options, inbox)
+        base = ReaderBase(self._inner.core, options, inbox)
         inbox.parts = lambda: list(base.topics.parts.values())
-        return await self._client.adopt(base)
+        return await self._inner.adopt(base)
 
     @takes(TableViewOptions)
     def create_table_view(self, options: TableViewOptions[V]) -> TableView[V]:
@@ -128,7 +129,7 @@ class Client:
         return TableView(self._thread, self._run(self._table_view(options)))
 
     async def _table_view(self, options: TableViewOptions[V]) -> AioTableView[V]:
-        client = self._client
+        client = self._inner
         return await client.adopt(AioTableView(client.core, options, client.forget))
 
     def transaction(self, timeout: float = 60.0) -> Transaction:
@@ -136,7 +137,7 @@ class Client:
 
         Raises as `velaray.aio.Client.new_transaction`.
         """
-        return Transaction(self._thread, self._run(self._client.new_transaction(timeout)))
+        return Transaction(self._thread, self._run(self._inner.new_transaction(timeout)))
 
     new_transaction = transaction
 
@@ -145,35 +146,17 @@ class Client:
 
         Raises as `velaray.aio.Client.commit_sequence`.
         """
-        return CommitSequence(self._thread, self._run(self._client.commit_sequence(name)))
+        return CommitSequence(self._thread, self._run(self._inner.commit_sequence(name)))
 
     def commit_series(self, name: str) -> CommitSequence:
         """Deprecated name of `commit_sequence`."""
         warn("commit_series is now called commit_sequence", DeprecationWarning, stacklevel=2)
         return self.commit_sequence(name)
 
-    def get_topic_partitions(self, topic: str, create: bool = True) -> list[str]:
-        """The full names of the topic's partitions; its own name if it has none.
-
-        A topic that doesn't exist is created if the service's policy allows. With ``create=False``
-        it raises `TopicNotFound`, which names topics with a similar name.
-        """
-        return self._run(self._client.get_topic_partitions(topic, create))
-
-    def get_matching_topics(self, pattern: str) -> list[str]:
-        """The full names of the persistent topics that match a pattern, as for `subscribe`.
-
-        Raises `InvalidConfiguration` unless the pattern matches topics of one namespace.
-        """
-        return self._run(self._client.get_matching_topics(pattern))
-
-    def get_schema(self, topic: str) -> SchemaInfo | None:
-        """The newest schema of a topic, or of a partition's topic; None if it has none."""
-        return self._run(self._client.get_schema(topic))
-
-    def get_service_info(self) -> ServiceInfo:
-        """The cluster that the client currently uses, and how it connects."""
-        return self._client.get_service_info()
+    get_topic_partitions = blocking(AioClient.get_topic_partitions)
+    get_matching_topics = blocking(AioClient.get_matching_topics)
+    get_schema = blocking(AioClient.get_schema)
+    get_service_info = direct(AioClient.get_service_info)
 
     def close(self) -> None:
         """Close all producers, consumers and readers gracefully, then the connections.
@@ -187,7 +170,7 @@ class Client:
             producer.close()
         self._closed = True
         self._workers.stop()
-        self._thread.run(self._client.close())
+        self._thread.run(self._inner.close())
         self._thread.stop()
 
     def shutdown(self) -> None:
@@ -203,20 +186,6 @@ class Client:
         self._thread.stop()
 
     async def _shutdown(self) -> None:
-        await self._client.shutdown()
+        await self._inner.shutdown()
         for producer in self._producers:
             producer.abandon()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return repr(self._client)

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from velaray.client.commit_sequence import CommitSequence as AioCommitSequence
-from velaray.events.ids import TransactionId
-from velaray.sync.loop import LoopThread
+from velaray.sync.face import Face, blocking
 from velaray.sync.transaction import Transaction
 
 
-class CommitSequence:
+class CommitSequence(Face[AioCommitSequence]):
     """Numbered idempotent commits, as `velaray.client.commit_sequence.CommitSequence`.
 
     Created by `velaray.Client.commit_sequence`. Methods block, and raise as those of the asyncio
     class.
     """
-
-    def __init__(self, thread: LoopThread, inner: AioCommitSequence) -> None:
-        self._thread = thread
-        self._inner = inner
 
     @property
     def name(self) -> str:
@@ -38,19 +31,8 @@ class CommitSequence:
 
     def begin(self, timeout: float = 60.0, number: int | None = None) -> Transaction:
         """Begin a transaction for this number of the sequence; by default for the next one."""
-        return Transaction(self._thread, self._thread.run(self._inner.begin(timeout, number)))
+        return Transaction(self._thread, self._run(self._inner.begin(timeout, number)))
 
-    def commit(self, number: int, transactions: Iterable[TransactionId]) -> bool:
-        """Commit these transactions as ``number``; False if that number was committed before."""
-        return self._thread.run(self._inner.commit(number, transactions))
-
-    def abort(self, transactions: Iterable[TransactionId]) -> None:
-        """Abort the open ones of these transactions permanently; others stay unchanged."""
-        self._thread.run(self._inner.abort(transactions))
-
-    def forget(self) -> None:
-        """Delete the sequence, its name and its numbers; open transactions are aborted."""
-        self._thread.run(self._inner.forget())
-
-    def __repr__(self) -> str:
-        return repr(self._inner)
+    commit = blocking(AioCommitSequence.commit)
+    abort = blocking(AioCommitSequence.abort)
+    forget = blocking(AioCommitSequence.forget)

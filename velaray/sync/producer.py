@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
-from types import TracebackType
-from typing import Any, Generic, Self, overload
+from typing import Any, Generic, overload
 
 from velaray.client.batcher import Done
+from velaray.client.closing import Closing
 from velaray.client.enums import Result
 from velaray.client.exceptions import AlreadyClosed, ProducerQueueIsFull, VelarayError
 from velaray.client.message import OutgoingMessage, content_of
@@ -18,13 +18,14 @@ from velaray.client.producer import Producer as AioProducer
 from velaray.client.schema.base import Schema, T
 from velaray.client.sent import SentBatch
 from velaray.client.transactions import Transaction as AioTransaction
+from velaray.sync.face import Face, direct
 from velaray.sync.loop import LoopThread
 from velaray.sync.outbox import Item, Outbox
 from velaray.sync.receipt import Callback
 from velaray.sync.transaction import Transaction, inner_of
 
 
-class Producer(Generic[T]):
+class Producer(Face[AioProducer[Any]], Closing, Generic[T]):
     """Publishes to a topic. Created by `velaray.Client.create_producer`; thread-safe.
 
     Messages that one thread sends to one partition are stored in the order of the calls, also
@@ -38,8 +39,7 @@ class Producer(Generic[T]):
         options: ProducerOptions[Any],
         on_close: Callable[[Producer[Any]], None],
     ) -> None:
-        self._thread = thread
-        self._producer = producer
+        super().__init__(thread, producer)
         self._on_close = on_close
         self._schema = schema = producer.schema
         self._encode = None if schema is None or schema.separate_key else schema.encode
@@ -261,7 +261,7 @@ class Producer(Generic[T]):
 
     async def _send_many(self, values: Any, keys: Any, txn: AioTransaction | None) -> SentBatch:
         self._outbox.drain_all()
-        return await self._producer.send_many(values, keys, txn=txn)
+        return await self._inner.send_many(values, keys, txn=txn)
 
     def _completing(self, future: Future[MessageId]) -> Done:
         def done(error: VelarayError | None, message_id: MessageId | None) -> None:
@@ -293,7 +293,7 @@ class Producer(Generic[T]):
     async def _flush(self) -> None:
         self._outbox.drain_all()
         try:
-            await self._producer.flush()
+            await self._inner.flush()
         finally:
             await self._outbox.reported()
 
@@ -313,7 +313,7 @@ class Producer(Generic[T]):
 
     async def _close(self) -> None:
         self._outbox.drain_all()
-        await self._producer.close()
+        await self._inner.close()
         await self._outbox.reported()
 
     def abandon(self) -> None:
@@ -321,32 +321,10 @@ class Producer(Generic[T]):
         self._outbox.close()
         self._outbox.drain_all()
 
-    def topic(self) -> str:
-        """The full name of the topic."""
-        return self._producer.topic()
-
-    def producer_name(self) -> str:
-        """The producer's name: the given one, or the one that the service generated."""
-        return self._producer.producer_name()
-
-    def last_sequence_id(self) -> int:
-        """The highest sequence id with a receipt or stored by the service; else -1."""
-        return self._producer.last_sequence_id()
+    topic = direct(AioProducer.topic)
+    producer_name = direct(AioProducer.producer_name)
+    last_sequence_id = direct(AioProducer.last_sequence_id)
 
     def is_connected(self) -> bool:
         """Whether every started partition is currently registered with the service."""
-        return not self._outbox.closed and self._producer.is_connected()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<Producer of {self.topic()}>"
+        return not self._outbox.closed and self._inner.is_connected()

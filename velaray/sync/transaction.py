@@ -9,7 +9,7 @@ from velaray.client.enums import TransactionState
 from velaray.client.exceptions import InvalidConfiguration
 from velaray.client.transactions import Transaction as AioTransaction
 from velaray.events.ids import TransactionId
-from velaray.sync.loop import LoopThread
+from velaray.sync.face import Face, blocking
 
 
 def inner_of(txn: Transaction) -> AioTransaction:
@@ -19,7 +19,7 @@ def inner_of(txn: Transaction) -> AioTransaction:
     return txn.inner
 
 
-class Transaction:
+class Transaction(Face[AioTransaction]):
     """Messages and acknowledgements that take effect together or not at all.
 
     Created by `velaray.Client.transaction`. Pass it to the methods that send and acknowledge. As a
@@ -28,31 +28,24 @@ class Transaction:
     aborts its open transactions at once. Methods block, and raise as those of the asyncio class.
     """
 
-    def __init__(self, thread: LoopThread, inner: AioTransaction) -> None:
-        self._thread = thread
-        self.inner = inner
+    @property
+    def inner(self) -> AioTransaction:
+        """The asyncio transaction; not for users."""
+        return self._inner
 
     @property
     def txn_id(self) -> TransactionId:
         """The transaction's id: the coordinator's number, and a sequence number there."""
-        return self.inner.txn_id
+        return self._inner.txn_id
 
     @property
     def state(self) -> TransactionState:
         """The state of the transaction that this client knows."""
-        return self.inner.state
+        return self._inner.state
 
-    def commit(self) -> None:
-        """As `velaray.aio.Transaction.commit`."""
-        self._thread.run(self.inner.commit())
-
-    def prepare(self) -> TransactionId:
-        """As `velaray.aio.Transaction.prepare`."""
-        return self._thread.run(self.inner.prepare())
-
-    def abort(self) -> None:
-        """As `velaray.aio.Transaction.abort`."""
-        self._thread.run(self.inner.abort())
+    commit = blocking(AioTransaction.commit)
+    prepare = blocking(AioTransaction.prepare)
+    abort = blocking(AioTransaction.abort)
 
     def __enter__(self) -> Self:
         return self
@@ -63,7 +56,4 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._thread.run(self.inner.__aexit__(kind, error, trace))
-
-    def __repr__(self) -> str:
-        return repr(self.inner)
+        self._run(self._inner.__aexit__(kind, error, trace))
