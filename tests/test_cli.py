@@ -69,7 +69,7 @@ def test_status_shows_where_the_cluster_is(run: Run, cluster: LocalCluster) -> N
     assert cluster.admin_url in run("status").stdout
 
 
-def test_nobody_there_is_said_with_what_to_do(run: Run) -> None:
+def test_an_unreachable_cluster_is_reported_with_a_remedy(run: Run) -> None:
     result = run("status", "--admin-url", "http://127.0.0.1:1", code=1)
     assert "no answer from http://127.0.0.1:1" in result.stderr
     assert "velaray start" in result.stderr
@@ -395,7 +395,7 @@ def started(data: Path) -> Iterator[dict[str, str]]:
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_cluster_runs_until_it_is_told_to_stop_and_comes_back(tmp_path: Path) -> None:
+def test_a_cluster_runs_until_it_is_stopped_and_starts_again(tmp_path: Path) -> None:
     for start in range(2):
         with started(tmp_path) as urls:
             admin = Admin(urls["admin"])

@@ -175,7 +175,7 @@ def test_waiting_says_what_is_left(
     assert "0 ledgers wait" in run("wait").output
 
 
-def test_nobody_waits_for_dead_letters(cluster: LocalCluster, run: Run) -> None:
+def test_drain_does_not_wait_for_dead_letters(cluster: LocalCluster, run: Run) -> None:
     refuse(cluster, 1000)
     given_up(cluster)
     assert "1 couldn't be deleted" in run("wait", code=3).output

@@ -48,7 +48,7 @@ def test_a_tenant_is_moved_and_its_migration_shown(run: Run, move: Move) -> None
     assert received(move.subscribe(TOPIC), 3) == numbers(3)
 
 
-def test_what_is_in_the_way_is_told(run: Run, move: Move) -> None:
+def test_obstacles_are_listed(run: Run, move: Move) -> None:
     move.publish(TOPIC, numbers(1))
     assert "is this one" in run("migrate", "acme", "--to", "a", code=1).output
     assert "--to CLUSTER" in run("migrate", "acme", code=2).output

@@ -84,7 +84,7 @@ def test_clients_that_keep_trying_say_so(free: int, caplog: pytest.LogCaptureFix
     assert all("velaray start" in each.getMessage() for each in told)
 
 
-def test_a_client_at_the_wrong_port_is_told_so(tmp_path: Path) -> None:
+def test_a_client_at_the_wrong_port_gets_a_clear_error(tmp_path: Path) -> None:
     with LocalCluster(tmp_path) as cluster:
         url = cluster.admin_url.replace("http", "pulsar")
         with (
@@ -95,7 +95,7 @@ def test_a_client_at_the_wrong_port_is_told_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["service_port", "admin_port"])
-def test_a_port_in_use_is_told_before_ray_is_started(
+def test_a_port_in_use_is_reported_before_ray_is_started(
     option: str, listening: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray, "init", lambda *_, **__: pytest.fail("Ray is started"))
@@ -104,7 +104,7 @@ def test_a_port_in_use_is_told_before_ray_is_started(
         Cluster.start(tmp_path, **ports)
 
 
-def test_an_address_of_another_machine_is_told_before_ray_is_started(tmp_path: Path) -> None:
+def test_an_address_of_another_machine_is_reported_before_ray_is_started(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="address of this machine"):
         Cluster.start(
             tmp_path,
@@ -114,7 +114,7 @@ def test_an_address_of_another_machine_is_told_before_ray_is_started(tmp_path: P
         )
 
 
-def test_an_address_without_ray_is_told(free: int, tmp_path: Path) -> None:
+def test_an_address_without_ray_is_reported(free: int, tmp_path: Path) -> None:
     ports = ["--service-port", "0", "--admin-port", "0", "--data", str(tmp_path)]
     lines = run("start", "--ray-address", f"127.0.0.1:{free}", *ports)
     assert lines[-1].startswith(f"Error: no Ray answers at 127.0.0.1:{free}")
@@ -122,7 +122,7 @@ def test_an_address_without_ray_is_told(free: int, tmp_path: Path) -> None:
     assert all("still connecting to Ray" in line for line in lines[:-1])
 
 
-def test_a_missing_ray_is_told(tmp_path: Path) -> None:
+def test_a_missing_ray_is_reported(tmp_path: Path) -> None:
     (line,) = run("start", "--data", str(tmp_path), code=NO_RAY + CLI)
     assert "pip install ray" in line
     (line,) = run("start", "--data", str(tmp_path), code=NO_RAY + ASKS)
@@ -161,7 +161,7 @@ def test_ray_has_time_to_start_while_its_raylet_runs(monkeypatch: pytest.MonkeyP
     assert services.get_node is get_node
 
 
-def test_a_raylet_that_ended_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_raylet_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def get_node(*_: str) -> None:
         raise RuntimeError("not yet")
 
@@ -173,7 +173,7 @@ def test_a_raylet_that_ended_is_told_at_once(monkeypatch: pytest.MonkeyPatch) ->
             services.get_node("address", "id")
 
 
-def test_what_takes_long_is_told(
+def test_slow_steps_are_announced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told = threading.Event()

@@ -120,7 +120,7 @@ _TEXTS = [
 
 
 @pytest.mark.parametrize("error", _TEXTS, ids=lambda error: type(error).__name__)
-def test_clients_are_told_no_directory(error: JournalError) -> None:
+def test_errors_for_clients_contain_no_directory(error: JournalError) -> None:
     for each in (error, pickle.loads(pickle.dumps(error))):
         assert "/srv" not in each.told
         assert os.path.basename(each.file) in each.told

@@ -122,7 +122,7 @@ async def test_a_full_disk_during_checkpoints_loses_nothing() -> None:
 
 
 @on_loop
-async def test_of_acknowledgements_at_once_each_entry_is_told_once_and_none_is_lost() -> None:
+async def test_batched_acknowledgements_report_each_entry_once_and_lose_none() -> None:
     """Individual and cumulative ones race with roll-overs: every order is one after the other."""
     disk, rng = MemoryDisk(), Random(5)
     runtime = await begin(MemoryStore(disk))

@@ -292,7 +292,7 @@ def test_what_is_known_of_clusters_survives_a_checkpoint() -> None:
     assert machine.restore(machine.snapshot(state)) == state
 
 
-def test_a_checkpoint_of_who_knows_no_other_cluster_is_as_it_always_was() -> None:
+def test_a_checkpoint_without_other_clusters_has_the_old_form() -> None:
     machine = CatalogMachine()
     old = ClusterRegistered(name="here", service_url=SERVICE, admin_url=ADMIN)
     state = given(machine, old).state

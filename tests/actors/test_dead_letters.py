@@ -107,7 +107,7 @@ def test_numbers_never_come_again_even_after_a_reset() -> None:
     )
 
 
-def test_nobody_gets_what_was_condemned() -> None:
+def test_dead_letters_are_not_delivered() -> None:
     made = Dispatcher(Cursor())
     made.attach(ConsumerSpec(1, "c", SubscriptionType.SHARED))
     made.flow(1, 100)

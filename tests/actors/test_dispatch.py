@@ -219,7 +219,7 @@ def test_attaching() -> None:
     made.check()
 
 
-def test_failover_tells_who_is_active() -> None:
+def test_failover_notifies_consumers_of_the_active_one() -> None:
     made = Dispatcher(Cursor())
     assert made.attach(consumer(5, FAILOVER)) == [ActiveChange(5, True)]
     assert made.attach(consumer(7, FAILOVER)) == [ActiveChange(7, False)]

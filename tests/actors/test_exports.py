@@ -162,7 +162,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_what_is_told_is_what_is_acknowledged(seed: int) -> None:
+def test_exports_contain_exactly_the_acknowledged_entries(seed: int) -> None:
     world = World(seed)
     for _ in range(150):
         world.step()
@@ -189,7 +189,7 @@ def told(subject: Exports, token: Token | None, cursor: Cursor) -> tuple[list[An
             return found, token
 
 
-def test_only_what_is_new_is_told() -> None:
+def test_only_new_progress_is_exported() -> None:
     cursor, subject = Cursor(0, [(10, 20), (30, 40)]), Exports("a")
     found, token = told(subject, None, cursor)
     assert found == [(10, 16), (16, 20), (30, 32), (32, 40)]  # by windows
@@ -225,7 +225,7 @@ def test_places_are_rounded_when_they_are_many() -> None:
     assert all(any(first <= at < end for first, end in kept) for at in range(0, 1000, 10))
 
 
-def test_who_hasnt_asked_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cluster_that_asked_longest_ago_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_exports, "MOST_CLUSTERS", 2)
     cursor, subject = Cursor(0, [(10, 12)]), Exports("a")
     _, token = told(subject, None, cursor)

@@ -69,7 +69,7 @@ def ack(made: Dispatcher, *offsets: int) -> None:
 # ---- assignment of hashes
 
 
-def test_a_ring_spreads_hashes_and_moves_few_when_somebody_joins() -> None:
+def test_a_ring_spreads_hashes_and_moves_few_when_a_consumer_joins() -> None:
     ring = HashRing()
     members = [Attached(consumer(number)) for number in range(10)]
     for member in members[:9]:
@@ -111,7 +111,7 @@ def test_consumers_of_one_name_share_the_ring() -> None:
     assert ring.only() is members[2]
 
 
-def test_sticky_ranges_are_inclusive_and_what_nobody_has_is_nobodys() -> None:
+def test_sticky_ranges_are_inclusive_and_other_hashes_are_unassigned() -> None:
     ranges = StickyRanges()
     one, other = (
         Attached(consumer(1, sticky((0, 9), (20, 29)))),
@@ -208,7 +208,7 @@ def test_a_hash_that_moved_waits_for_its_last_acknowledgement() -> None:
     made.check()
 
 
-def test_what_a_gone_consumer_held_goes_to_whose_turn_it_is_in_order() -> None:
+def test_entries_of_a_gone_consumer_go_to_the_next_one_in_order() -> None:
     made = dispatcher([5, 5, 6, 5], consumer(1), permits=3)
     made.dispatch()
     made.detach(1)
@@ -311,7 +311,7 @@ def test_a_single_consumer_bounds_it_more() -> None:
     assert made.waiting() == LOOK_AHEAD_PER_CONSUMER
 
 
-def test_nothing_is_read_ahead_for_nobody() -> None:
+def test_nothing_is_read_ahead_without_consumers() -> None:
     made = dispatcher([7, 8, 9], consumer(1), permits=0)
     assert made.dispatch() == [] and made.next_offset == 0
 

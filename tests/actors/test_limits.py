@@ -21,7 +21,7 @@ def ack(made: Dispatcher, first: int, end: int) -> None:
     made.acked([(first, end)])
 
 
-def test_who_holds_too_much_is_blocked_until_it_holds_less_than_half() -> None:
+def test_a_consumer_over_its_limit_is_blocked_until_it_holds_less_than_half() -> None:
     made = dispatcher(100, 1000)
     made.set_limits(10, 0)
     assert got(made.dispatch()) == list(range(10))
@@ -172,7 +172,7 @@ def test_partitions_agree_on_the_order_of_consumers_however_they_came() -> None:
         assert [active(partition, names) for partition in range(6)] == ["a", "b", "c"] * 2
 
 
-def test_a_takeover_is_told_once_and_what_was_held_comes_first() -> None:
+def test_a_takeover_is_notified_once_and_held_entries_come_first() -> None:
     made = dispatcher(10, 5, 100, 100, kind=FAILOVER)
     assert got(made.dispatch(), 0) == list(range(5))
     assert sorted(made.detach(0), key=lambda told: told.consumer_id) == [

@@ -87,7 +87,7 @@ def test_nothing_comes_through_a_fence(command: Any) -> None:
     assert getattr(history.reply, "reason", None) is not Reason.UNAVAILABLE
 
 
-def test_who_reads_and_what_is_decided_elsewhere_goes_on_behind_it() -> None:
+def test_readers_and_verdicts_continue_behind_the_fence() -> None:
     history = partition().when(CreateSubscription("s", StartAt.EARLIEST)).when(FencePartition(1))
     history.when(CreateSubscription("s", StartAt.EARLIEST)).then(reply=SubscriptionRef("s", 1, 0))
     history.when(FindProducer("p")).when(ExpireProducers(0)).then(events=[])

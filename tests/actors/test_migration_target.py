@@ -82,7 +82,7 @@ def test_a_later_migration_of_the_same_cluster_takes_an_unfinished_ones_place() 
     history.then_state(lambda s: home_of(s, "acme") is None)
 
 
-def test_who_may_not_come_is_refused() -> None:
+def test_arrivals_that_are_not_allowed_are_refused() -> None:
     started().when(EXPECT).then_refused(Reason.NOT_FOUND, "no other cluster 'there'")
     own = ExpectTenant("acme", "here", 1)
     started().when(own).then_refused(Reason.NOT_FOUND, "no other cluster 'here'")
@@ -122,7 +122,7 @@ def test_the_source_is_kept_while_a_tenant_is_expected() -> None:
     history.then_refused(Reason.NOT_ALLOWED, "it is the home of tenant acme")
 
 
-def test_clients_of_who_is_expected_make_nothing_here() -> None:
+def test_clients_of_an_expected_tenant_create_nothing_here() -> None:
     history = started(THERE).when(ExpectTenant("public", "there", 7))
     history.when(EnsureTopic(FLIGHTS, at_home=True)).then(events=[])
     history.when(EnsureTopic(FLIGHTS)).then(events=[created()])

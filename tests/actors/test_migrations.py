@@ -104,7 +104,7 @@ def test_a_later_migration_has_a_larger_number_also_of_a_catalog_that_was_lost()
     assert fresh.state.migrations["public"].number == 6000
 
 
-def test_a_step_that_is_told_late_changes_nothing() -> None:
+def test_a_late_step_changes_nothing() -> None:
     history = moving(Phase.FENCED)
     history.when(advance(Phase.REPLICATING)).then(events=[], reply=Done(False))
     history.when(advance(Phase.FENCED, 2)).then_refused(Reason.NOT_FOUND, "no migration 2")
@@ -135,7 +135,7 @@ def test_once_it_is_decided_it_cannot(phase: Phase) -> None:
     assert phase in str(history.reply.message)
 
 
-def test_who_does_not_move_cannot_be_rolled_back_or_advanced() -> None:
+def test_a_tenant_that_is_not_moving_cannot_be_rolled_back_or_advanced() -> None:
     started().when(RollBackMigration("public", "")).then_refused(Reason.NOT_FOUND, "isn't moving")
     started().when(advance(Phase.FENCED)).then_refused(Reason.NOT_FOUND, "no migration 1")
 
@@ -228,7 +228,7 @@ def test_behind_the_fence_nothing_of_a_tenant_is_made_or_changed(command: Any) -
         assert getattr(reply, "reason", None) is not Reason.UNAVAILABLE
 
 
-def test_once_it_has_switched_a_client_is_told_where() -> None:
+def test_after_the_switch_clients_are_redirected() -> None:
     asked = EnsureTopic(FLIGHTS, at_home=True)
     for phase in (Phase.FENCED, Phase.DECIDED):
         moving(phase).when(asked).then_refused(Reason.UNAVAILABLE)

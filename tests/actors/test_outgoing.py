@@ -80,7 +80,7 @@ def test_what_is_committed_waits_for_the_clusters_that_are_to_have_it() -> None:
     assert (known.waiting, known.participants) == (["north", "west"], None)
 
 
-def test_who_commits_again_hears_the_same_until_the_participants_are_known() -> None:
+def test_a_repeated_commit_gets_the_same_answer_until_the_participants_are_known() -> None:
     history = begun(WEST).when(entry(A)).when(commit(A))
     history.when(commit(A)).then(events=[], reply=Ended((), 1, ("west",)))
     history.when(NameParticipants(A, {"west": ["a", "b"]}))
@@ -103,7 +103,7 @@ def test_the_only_participant_knows_that_it_is() -> None:
     assert history.state.outgoing.by_number[1].participants == {}
 
 
-def test_participants_are_named_once_and_for_who_waits_alone() -> None:
+def test_participants_are_named_once_and_only_for_waiting_clusters() -> None:
     clusters = {"west": ["a", "b"], "south": ["a", "c"]}
     named = ParticipantsNamed(
         coordinator=0,
@@ -159,7 +159,7 @@ def test_a_cluster_that_is_not_replicated_to_any_more_is_not_waited_for() -> Non
     assert waiting(history.state) == {2: ["north"], 3: ["north"]}
 
 
-def test_who_asks_gets_those_that_it_waits_for_and_does_not_know() -> None:
+def test_a_cluster_gets_the_transactions_that_it_lacks() -> None:
     history = begun(WEST)
     for sequence in range(1, 5):
         transaction = TransactionId(0, sequence)

@@ -243,7 +243,7 @@ def test_topic_epochs_rise() -> None:
 # ---- subscriptions
 
 
-def test_subscriptions_start_where_they_are_told() -> None:
+def test_subscriptions_start_at_the_requested_place() -> None:
     (
         partition()
         .when(publish(0))

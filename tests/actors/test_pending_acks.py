@@ -91,7 +91,7 @@ def test_a_commit_acknowledges_what_is_pending() -> None:
     )
 
 
-def test_an_abort_tells_what_is_to_be_delivered_again() -> None:
+def test_an_abort_returns_the_entries_to_redeliver() -> None:
     (
         begun()
         .when(AckInTransaction(ONE, END, [(2, 5)], [BatchAck(5, 0b10, 2)]))

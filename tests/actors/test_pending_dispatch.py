@@ -109,7 +109,9 @@ def test_nothing_stands_behind_what_is_pending_and_not_fed() -> None:
     assert host.dispatcher.may_lease()
 
 
-def test_who_acknowledges_in_a_transaction_holds_it_no_longer_and_gets_it_again() -> None:
+def test_entries_acknowledged_in_a_transaction_leave_their_consumer_and_return_after_an_abort() -> (
+    None
+):
     host = Host([1] * 6)
     host.attach(1)
     host.dispatch()
@@ -177,7 +179,7 @@ def test_an_abort_keeps_the_order_for_an_active_consumer() -> None:
     assert [each.redelivery_count for each in found if each.first == 2] == [1]
 
 
-def test_nobody_stands_while_something_ahead_is_pending() -> None:
+def test_no_lease_is_granted_while_later_entries_are_pending() -> None:
     host = Host([1] * 6, EXCLUSIVE)
     host.attach(1)
     assert host.dispatcher.may_lease()

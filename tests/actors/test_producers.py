@@ -82,7 +82,7 @@ def test_a_lost_answer_raises_the_epoch_again() -> None:
     assert made.connect(spec(2, EXCLUSIVE, "p", epoch=1), 1) == Accepted(True, replaced=1)
 
 
-def test_those_who_wait_take_their_turn() -> None:
+def test_waiting_producers_are_promoted_in_order() -> None:
     made = registry(spec(1), spec(2))
     assert made.connect(spec(3, WAIT), 0) == Waiting()
     assert made.connect(spec(4, WAIT), 0) == Waiting()

@@ -20,7 +20,7 @@ def test_a_seconds_worth_goes_at_once_and_then_the_rate() -> None:
 
 
 @given(st.integers(1, 1000), st.lists(st.integers(1, 50), min_size=1, max_size=100))
-def test_who_waits_as_told_keeps_the_rate(rate: int, sizes: list[int]) -> None:
+def test_waiting_as_requested_keeps_the_rate(rate: int, sizes: list[int]) -> None:
     bucket, now = Bucket(rate), 0.0
     for size in sizes:
         now += bucket.take(size, now)

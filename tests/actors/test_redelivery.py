@@ -178,7 +178,7 @@ def test_an_exclusive_consumer_gets_all_again_and_only_what_it_named_is_counted(
     assert story.deliver() == [(at, 1 + (at == 3)) for at in range(10)]
 
 
-def test_a_takeover_is_nobodys_fault() -> None:
+def test_a_takeover_counts_no_failed_delivery() -> None:
     story = Story()
     story.attach(2, FAILOVER)
     story.deliver()

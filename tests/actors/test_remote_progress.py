@@ -129,7 +129,7 @@ def test_what_is_not_here_waits_until_it_came() -> None:
     assert not history.state.remote.waiting
 
 
-def test_much_that_waits_is_told_by_and_by() -> None:
+def test_a_lot_of_waiting_progress_is_reported_in_parts() -> None:
     ranges = [
         EntryRange(ledger, entry, entry + 1) for ledger in (5, 6) for entry in range(0, 20, 2)
     ]

@@ -171,7 +171,7 @@ def test_a_half_sent_message_goes_on_where_the_other_cluster_left_off() -> None:
     target.when(AdoptProducers(rows_of(source.state))).then(events=[])
 
 
-def test_batches_by_key_are_told_apart_after_a_move() -> None:
+def test_batches_by_key_are_distinguished_after_a_move() -> None:
     source = partition().when(own(0, highest=9, messages=3)).when(own(1, highest=8, messages=7))
     target = partition().when(AdoptProducers(rows_of(source.state)))
     target.when(own(1, highest=8, messages=7)).then(reply=Duplicate(1))

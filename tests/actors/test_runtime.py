@@ -176,7 +176,7 @@ async def test_a_look_waits_for_what_it_has_seen_and_only_for_that() -> None:
 
 
 @on_a_loop
-async def test_what_a_release_submits_comes_after_those_who_waited() -> None:
+async def test_commands_submitted_by_a_release_come_after_waiting_ones() -> None:
     host = await Host().start()
 
     def first(reply: object, effects: object) -> None:
@@ -210,7 +210,7 @@ async def test_ask_and_read_answer_when_durable() -> None:
 
 
 @on_a_loop
-async def test_an_ask_that_is_given_up_disturbs_nobody() -> None:
+async def test_a_cancelled_ask_disturbs_no_other_caller() -> None:
     host = await Host().start()
     gate = host.hold(Step.SYNC)
     host.submit(Add("a"))

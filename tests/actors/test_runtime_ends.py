@@ -18,7 +18,7 @@ def flushers() -> list[asyncio.Task]:
 
 @pytest.mark.parametrize("step", [Step.WRITE, Step.SYNC, Step.CONFIRM, Step.RETURN])
 @on_a_loop
-async def test_an_aborted_runtime_answers_nobody_wherever_its_commit_is(step: Step) -> None:
+async def test_an_aborted_runtime_answers_no_caller_at_any_step_of_its_commit(step: Step) -> None:
     disk = MemoryDisk()
     host = await Host(disk).start()
     host.submit(Add("a"))
@@ -59,7 +59,7 @@ async def test_an_aborted_idle_runtime_closes_its_journal_by_itself() -> None:
 
 
 @on_a_loop
-async def test_what_fails_after_an_abort_is_nobodys_alarm() -> None:
+async def test_failures_after_an_abort_are_not_reported() -> None:
     host = await Host().start()
     gate = host.hold(Step.SYNC, SyncFailed("file", "bad disk"))
     host.submit(Add("a"))
@@ -72,7 +72,7 @@ async def test_what_fails_after_an_abort_is_nobodys_alarm() -> None:
 
 
 @on_a_loop
-async def test_a_read_that_is_given_up_disturbs_nobody() -> None:
+async def test_a_cancelled_read_disturbs_no_other_caller() -> None:
     host = await Host().start()
     gate = host.hold(Step.SYNC)
     host.submit(Add("a"))
@@ -88,7 +88,7 @@ async def test_a_read_that_is_given_up_disturbs_nobody() -> None:
 
 
 @on_a_loop
-async def test_a_fatal_error_passes_over_those_who_gave_up_at_that_moment() -> None:
+async def test_a_fatal_error_skips_callers_that_were_just_cancelled() -> None:
     """They are still among the asked when the error is handed out."""
     host = await Host().start()
     gate = host.hold(Step.SYNC, SyncFailed("file", "bad disk"))

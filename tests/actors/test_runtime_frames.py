@@ -55,7 +55,7 @@ async def test_each_frame_is_released_when_it_is_durable_and_not_before() -> Non
 
 
 @on_a_loop
-async def test_who_only_looks_waits_for_every_frame_that_it_may_have_seen() -> None:
+async def test_a_read_waits_for_every_frame_that_it_may_depend_on() -> None:
     host, gate = await _held()
     host.submit(Look())
     reading = asyncio.ensure_future(host.runtime.read(lambda state: len(state.names)))
@@ -71,7 +71,7 @@ async def test_who_only_looks_waits_for_every_frame_that_it_may_have_seen() -> N
 
 
 @on_a_loop
-async def test_who_looks_right_after_a_full_frame_waits_for_it() -> None:
+async def test_a_read_right_after_a_full_frame_waits_for_it() -> None:
     host = await Host().start(frame_bytes=1)
     host.submit(Add("a"), Look())
     assert host.released == []

@@ -144,7 +144,7 @@ def test_a_consumer_of_an_idle_topic_without_schema_registers_its_own() -> None:
     ).then(events=[], reply=Attached(0))
 
 
-def test_a_consumer_never_writes_where_somebody_was_before() -> None:
+def test_a_consumer_registers_no_schema_on_a_used_topic() -> None:
     story = opened().when(Attach(ONE, active=True))
     story.then_refused(Reason.INCOMPATIBLE_SCHEMA, "active topic with empty(BYTES) schema")
     story.when(Register(ONE))
@@ -233,14 +233,14 @@ def test_random_histories_keep_the_invariants() -> None:
         (lambda all_: [all_[0], replace(all_[1], predecessor=None)], "came last"),
     ],
 )
-def test_a_state_that_breaks_an_invariant_is_told_by_its_name(versions, invariant: str) -> None:
+def test_a_broken_invariant_is_named(versions, invariant: str) -> None:
     state = opened().when(Register(ONE)).when(Register(TWO)).state
     state.versions = versions(state.versions)
     with pytest.raises(InvariantViolation, match=invariant):
         MACHINE.check(state)
 
 
-def test_a_version_that_can_not_be_used_keeps_nobody_else_out() -> None:
+def test_an_unusable_version_blocks_no_other_schema() -> None:
     """A schema of a release that accepts more, for example."""
     broken = SchemaRegistered(
         version=1, type="AVRO", data=b"{", identity=b"x" * 32, strategy="FULL", predecessor=0

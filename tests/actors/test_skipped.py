@@ -61,7 +61,7 @@ def test_an_entry_that_was_overtaken_is_no_duplicate() -> None:
     is_known(script, *(sent(number) for number in range(7)))
 
 
-def test_only_the_first_id_of_a_batch_is_known_if_no_other_is_told() -> None:
+def test_only_the_first_id_of_a_batch_is_known_without_its_highest_id() -> None:
     """The C++ client's batches by key: 0, 3 and 6, 1 and 4, 2 and 5, behind a delayed message."""
     flush = [sent(7), sent(0, messages=3), sent(1, messages=2), sent(2, messages=2), sent(8)]
     script = partition()
@@ -69,7 +69,7 @@ def test_only_the_first_id_of_a_batch_is_known_if_no_other_is_told() -> None:
     is_known(script, *flush)
 
 
-def test_what_a_batch_tells_of_its_ids_is_known() -> None:
+def test_the_ids_that_a_batch_names_are_known() -> None:
     script = partition()
     is_stored(script, sent(9), sent(2, highest=6, messages=5))
     is_known(script, sent(2, highest=6, messages=5), sent(4))

@@ -47,7 +47,7 @@ def test_once_one_was_completed_the_next_doesnt_wait_for_the_last() -> None:
     assert taker.start("s3", ["b"], ["b"], 7, 2)
 
 
-def test_nothing_is_asked_while_nothing_happens_or_somebody_is_away() -> None:
+def test_no_snapshot_begins_without_news_or_while_a_cluster_is_away() -> None:
     taker = SnapshotTaker()
     assert not taker.start("s", ["b"], ["b"], 0, 0)
     assert not taker.start("s", [], [], 5, 0)

@@ -233,7 +233,7 @@ def test_what_its_consumer_asks_for_again_is_no_suspect() -> None:
     assert len(got(made.dispatch())) == 13
 
 
-def test_who_acknowledges_many_together_gets_more_with_time() -> None:
+def test_a_consumer_that_acknowledges_many_together_gets_more_with_time() -> None:
     made = lost(10, 2)
     found = got(made.dispatch())
     assert found == [0]
@@ -260,7 +260,7 @@ def test_entries_between_suspects_come_with_time_as_well() -> None:
         assert sorted(found) == [0, 1, 2]
 
 
-def test_who_holds_other_entries_gets_no_more_before_it_can_try_a_suspect() -> None:
+def test_a_consumer_with_other_entries_gets_no_more_before_it_can_try_a_suspect() -> None:
     made = dispatcher(20, 10, 5)
     mine = got(made.dispatch(), 0)
     made._in_flight.suspects.lost([(mine[0], mine[0] + 1)])

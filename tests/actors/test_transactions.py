@@ -124,7 +124,7 @@ def test_what_is_aborted_is_hidden() -> None:
     )
 
 
-def test_who_began_first_here_holds_up_what_comes_behind_whatever_its_number_is() -> None:
+def test_the_transaction_that_began_first_holds_up_later_entries() -> None:
     (
         log(A, C, B, None)
         .when(commit(B))
@@ -203,7 +203,7 @@ def test_a_half_sent_message_of_an_aborted_transaction_is_sent_anew() -> None:
     history.when(part(0, C)).then_state(lambda state: state.end_offset == 4)
 
 
-def test_the_ids_of_a_producer_that_was_forgotten_are_nobodys() -> None:
+def test_the_ids_of_a_dropped_producer_belong_to_no_other() -> None:
     history = begun().when(numbered(1, A)).when(ForgetProducer("p")).when(abort(A))
     history.then_state(lambda state: not state.unsettled and last(state) == -1)
 
@@ -215,7 +215,7 @@ def test_chunks_are_hidden_as_a_whole() -> None:
     history.when(abort(A)).then_state(lambda state: hidden(state) == [(0, 2)])
 
 
-def test_that_its_time_has_come_shows_nobody_an_aborted_entry() -> None:
+def test_a_due_entry_of_an_aborted_transaction_stays_hidden() -> None:
     (
         begun()
         .when(entry(A, 0, deliver_at_ms=50), now_ms=10)

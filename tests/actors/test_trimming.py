@@ -172,7 +172,7 @@ def test_the_check_finds_a_trimmed_ledger_that_can_be_read() -> None:
         PartitionMachine().check(state)
 
 
-def test_who_is_unused_since_when_is_journaled_once() -> None:
+def test_the_start_of_disuse_is_journaled_once() -> None:
     idle, active = NoteActivity("s", 1, active=False), NoteActivity("s", 1, active=True)
     history = a_log().when(active, 5).then(events=[], reply=Activity(0))
     history.when(idle, 7).then(

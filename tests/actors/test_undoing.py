@@ -65,7 +65,7 @@ def test_what_is_trimmed_cannot_come_again() -> None:
     )
 
 
-def test_moves_are_told_from_acknowledgements() -> None:
+def test_moves_are_distinguished_from_acknowledgements() -> None:
     moves = [
         CursorReset(next_offset=1, reason="seek"),
         MarkDeleted(before_offset=1, reason="skip"),

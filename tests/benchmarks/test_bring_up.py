@@ -63,7 +63,9 @@ def test_debians_packages_are_unpacked_without_being_installed(
     assert f"={folder}/usr/lib/erlang" in (folder / "usr/lib/erlang/bin/erl").read_text()
 
 
-def test_who_isnt_root_is_told_what_apt_said(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_root_the_output_of_apt_is_reported(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tool(path, "apt-get", "#!/bin/sh\necho 'E: Unable to locate package' >&2\nexit 100\n")
     tool(path, "dpkg-deb", _DPKG)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)

@@ -41,7 +41,7 @@ def test_a_batch_is_acknowledged_with_its_last_message_in_any_order(order):
     assert acks.open_batches == 0
 
 
-def test_with_batch_index_acks_the_open_messages_are_told():
+def test_batch_index_acks_name_the_open_messages():
     acks = AckTracker(batch_index_ack=True)
     acks.batch_arrived((1, 0), 3)
     acks.individual(in_batch(0, 1, 3))
@@ -61,7 +61,7 @@ def test_what_was_acknowledged_is_not_handed_out_again():
 
 
 @pytest.mark.parametrize("batch_index_ack", [False, True])
-def test_a_batch_that_others_acknowledged_the_rest_of_is_told_of_when_it_arrives(batch_index_ack):
+def test_a_batch_whose_rest_others_acknowledged_is_acknowledged_on_arrival(batch_index_ack):
     acks = AckTracker(batch_index_ack)
     acks.batch_arrived((1, 0), 4)
     acks.individual(in_batch(0, 2, 4))
@@ -82,7 +82,7 @@ def test_what_was_pending_elsewhere_is_not_acknowledged_and_comes_again(batch_in
 
 
 @pytest.mark.parametrize("batch_index_ack", [False, True])
-def test_who_acknowledges_all_that_came_of_a_batch_acknowledges_no_more(batch_index_ack):
+def test_acknowledging_the_received_part_of_a_batch_acknowledges_no_more(batch_index_ack):
     acks = AckTracker(batch_index_ack)
     acks.batch_arrived((1, 0), 3, outstanding=0b011)
     assert not acks.individual(in_batch(0, 0, 3))

@@ -21,7 +21,7 @@ def probed(choice, *up):
         return asked
 
 
-def test_while_the_primary_answers_nobody_else_is_asked():
+def test_while_the_primary_answers_no_other_cluster_is_probed():
     choice = ClusterChoice(3, 1, 1)
     assert [probed(choice, 0) for _ in range(3)] == [[0]] * 3
     assert choice.current == 0
@@ -34,7 +34,7 @@ def test_only_failures_in_a_row_count():
     assert (probed(choice, 2), choice.current) == ([0, 1, 2], 2)
 
 
-def test_with_nobody_there_it_stays_and_asks_all_each_time():
+def test_without_any_answer_the_choice_stays_and_all_are_probed():
     choice = ClusterChoice(3, 2, 1)
     assert probed(choice) == [0]
     assert [probed(choice), probed(choice)] == [[0, 1, 2]] * 2

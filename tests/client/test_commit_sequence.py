@@ -112,7 +112,7 @@ def test_a_commit_counts_once_whenever_its_coordinator_dies(cluster, topic):
     run(cluster, work)
 
 
-def test_attempts_that_were_lost_hold_nobody_back(cluster, topic):
+def test_lost_attempts_block_no_reader(cluster, topic):
     async def work(client):
         commit_sequence = await client.commit_sequence("query-6")
         await publish(client, commit_sequence, topic, b"lost")  # its id gets nowhere

@@ -85,7 +85,7 @@ def test_callbacks_and_futures_tell_the_outcome(client, topic):
         assert outcomes[0][0] == velaray.Result.Ok
 
 
-def test_a_callback_that_raises_or_waits_harms_nobody(client, topic):
+def test_a_callback_that_raises_or_blocks_harms_no_other_call(client, topic):
     refused = []
     with client.create_producer(topic) as producer:
 
@@ -614,7 +614,7 @@ def test_shutdown_fails_what_is_not_stored(cluster, topic):
     assert isinstance(future.exception(5), velaray.AlreadyClosed)
 
 
-def test_nobody_home(topic):
+def test_a_client_without_a_service_reports_that(topic):
     with velaray.Client("pulsar://127.0.0.1:1", operation_timeout_seconds=0.5) as client:
         started = time.monotonic()
         with pytest.raises(velaray.Timeout, match="ConnectError"):

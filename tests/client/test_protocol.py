@@ -79,7 +79,7 @@ def test_redirects_are_followed_and_bounded():
         (ServerError.AuthorizationError, velaray.AuthorizationError),
     ],
 )
-def test_a_final_refusal_is_told_at_once(code, error):
+def test_a_final_refusal_is_raised_at_once(code, error):
     async def work():
         async with ScriptedServer(Producer=fail(code)) as server, client_of(server) as client:
             with pytest.raises(error, match="told so"):
@@ -398,7 +398,7 @@ def test_acks_are_grouped_and_wait_for_the_connection():
     run(work())
 
 
-def test_a_receipt_is_asked_for_again_after_a_lost_connection_and_refusals_are_told():
+def test_a_receipt_is_requested_again_after_a_lost_connection_and_refusals_are_raised():
     async def work():
         def ack(server, connection, command, entry):
             if len(server.connections) == 1:

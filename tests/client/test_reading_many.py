@@ -52,7 +52,7 @@ def test_positions_are_the_end_and_the_mark(client, topic):
         assert reader.get_positions()[topic][0] == second
 
 
-def test_what_a_series_is_told_to_abort_never_counts_and_what_counts_stays(client, topic):
+def test_aborted_transactions_of_a_commit_sequence_never_count(client, topic):
     commit_sequence = client.commit_sequence(topic)
     with client.create_producer(topic) as producer:
         ids = []

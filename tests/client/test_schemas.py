@@ -678,7 +678,7 @@ def test_a_reader_knows_of_messages_that_wait_for_their_version(cluster, topic, 
     asyncio.run(story())
 
 
-def test_a_version_that_nobody_knows_makes_its_messages_undecodable(cluster, topic, monkeypatch):
+def test_an_unknown_version_makes_messages_undecodable(cluster, topic, monkeypatch):
     async def story():
         async with aio.Client(cluster.service_url) as client:
             await filled(client, topic, 2)

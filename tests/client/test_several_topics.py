@@ -52,7 +52,7 @@ def test_ids_of_several_topics_are_acknowledged_together(client, topics):
     }
 
 
-def test_the_last_ids_of_all_and_seeking_each_where_it_is_told(client, topics):
+def test_last_message_ids_and_seeks_of_several_topics(client, topics):
     consumer = client.subscribe(topics, "s", **EARLIEST)
     ids = fill(client, topics)
     last = consumer.get_last_message_ids()
@@ -115,7 +115,7 @@ def test_the_asyncio_client_has_the_same(cluster, topics):
     asyncio.run(asyncio.wait_for(work(), 30))
 
 
-def test_a_table_view_tells_of_changes_and_removals(client, topic):
+def test_a_table_view_reports_changes_and_removals(client, topic):
     """A listener that fails harms nothing. b"" is a key that is gone, as in pulsar-client."""
     producer = client.create_producer(topic)
     producer.send(b"1", partition_key="a")

@@ -69,7 +69,7 @@ def test_a_step_has_no_more_messages_than_its_limit_but_one_entry_if_it_must(cli
     assert step(messages=100).end == forced.end
 
 
-def test_bytes_are_limited_too_and_a_step_stops_where_it_is_told_to(client, topic, step):
+def test_steps_are_limited_in_bytes_and_by_their_end(client, topic, step):
     ids = send_each(client, topic, [b"x" * 1000] * 10)
     span = step(bytes=3500)
     assert span.end.entries == 3 and 3000 < span.bytes <= 3500
@@ -162,7 +162,7 @@ def test_a_step_says_where_the_chunks_begin_of_what_is_incomplete_at_its_end(
     assert step(one.end).end == both.end
 
 
-def test_chunks_that_are_too_far_apart_are_told_of_and_what_never_ends_is_given_up(
+def test_chunks_too_far_apart_are_torn_and_endless_messages_are_given_up(
     cluster, client, topic, step, monkeypatch
 ):
     monkeypatch.setattr("velaray.broker.partition.read_bounds.REACH_BYTES", 1000)

@@ -327,7 +327,7 @@ def test_messages_of_a_transaction_go_to_no_transaction_of_the_same_number():
     run(work())
 
 
-def test_whoever_connects_to_the_cluster_that_was_left_goes_on_at_once():
+def test_connection_attempts_to_the_former_cluster_switch_at_once():
     async def work():
         async with (
             ScriptedServer(Connect=lambda *_: None) as silent,

@@ -237,7 +237,7 @@ def kill_all(cluster: Any, kind: ActorKind) -> list[ActorKey]:
 @pytest.mark.parametrize(
     "kind", [ActorKind.COORDINATOR, ActorKind.PARTITION, ActorKind.SUBSCRIPTION]
 )
-def test_a_transaction_outlives_whoever_serves_it(cluster, kind) -> None:
+def test_a_transaction_outlives_its_servers(cluster, kind) -> None:
     async def scenario(client: Client, topic: str) -> None:
         producer = await client.create_producer(topic)
         await producer.send(b"in")

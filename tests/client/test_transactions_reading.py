@@ -152,7 +152,7 @@ def test_a_compacted_view_shows_committed_values_alone(cluster, client, topic, b
 
 
 @pytest.mark.parametrize("by", ["one by one", "cumulative", "nobody there"])
-def test_who_reads_compacted_acknowledges_in_transactions_as_well(cluster, client, topic, by):
+def test_compacted_readers_can_acknowledge_in_transactions(cluster, client, topic, by):
     producer = client.create_producer(topic)
     producer.send_many([b"%d" % n for n in range(8)], [f"k{n % 4}" for n in range(8)])
     compact(cluster, topic)
@@ -298,7 +298,7 @@ async def check_log(client, topic, kinds):
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4])
-def test_a_reader_is_told_of_a_message_exactly_if_it_gets_one(cluster, topic, length):
+def test_has_message_available_is_true_exactly_if_a_message_comes(cluster, topic, length):
     """The log may end with any entries: data, aborted, open, committed (T13)."""
 
     async def scenario():

@@ -126,7 +126,7 @@ def test_producers_are_held_until_there_is_room(cluster, client, official, admin
     assert {consumer.receive(10_000).data() for _ in range(2)} == {b"held", b"theirs"}
 
 
-def test_producers_are_told_that_there_is_no_room(cluster, client, admin, topic):
+def test_producers_get_an_error_when_the_quota_is_exceeded(cluster, client, admin, topic):
     client.subscribe(topic, "s")
     producer = client.create_producer(topic, batching_enabled=False, send_timeout_millis=0)
     for _ in range(10):

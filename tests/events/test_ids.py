@@ -171,7 +171,7 @@ class TestTopicName:
         assert str(plain) == "persistent://public/default/flights"
         assert plain.namespace_name == "public/default"
 
-    def test_a_partition_is_told_from_its_topic(self) -> None:
+    def test_a_partition_is_distinguished_from_its_topic(self) -> None:
         third = TopicName.parse("flights-partition-3")
         assert (third.local, third.partition) == ("flights", 3)
         assert third.topic == TopicName.parse("flights")

@@ -78,7 +78,7 @@ async def test_a_large_frame_extends_the_ledger_as_it_comes(backend):
 
 @pytest.mark.parametrize("ending", ["roll", "close"])
 @on_loop
-async def test_whoever_ends_a_ledger_cuts_the_zeros_off(backend, ending):
+async def test_closing_a_ledger_cuts_off_the_zeros(backend, ending):
     journal = await started(backend.store())
     await write(journal, b"a")
     info = journal.ledgers[-1]

@@ -237,7 +237,7 @@ async def test_what_is_left_of_a_journal_without_a_manifest_can_be_deleted(files
 
 
 @on_loop
-async def test_two_who_delete_neighbours_at_once_both_succeed(files, monkeypatch):
+async def test_concurrent_deletions_of_neighbours_both_succeed(files, monkeypatch):
     """The other one removes the directories that both journals were in, before each step."""
     ours, theirs = files.store(), files.store()
     rmdir = os.rmdir
@@ -313,7 +313,7 @@ async def test_a_journal_is_deleted_while_a_former_owner_creates_ledgers(
 
 
 @on_loop
-async def test_two_who_delete_one_journal_at_once_both_succeed(files, monkeypatch):
+async def test_concurrent_deletions_of_one_journal_both_succeed(files, monkeypatch):
     ours, theirs = files.store(), files.store()
     for call in ("unlink", "rmdir"):
         for moment in range(4):
@@ -409,7 +409,7 @@ async def test_a_ledger_without_room_for_its_header_is_not_created(files, monkey
 
 
 @on_loop
-async def test_two_who_close_a_writer_at_once_close_it_once(files):
+async def test_two_concurrent_closes_close_a_writer_once(files):
     store = files.store()
     await store.write_manifest(KEY, 0, b"m")
     writer = await store.create_ledger(KEY, 7, b"h")

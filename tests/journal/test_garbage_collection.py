@@ -171,7 +171,7 @@ async def test_ledgers_of_others_are_not_deleted(backend):
 
 
 @on_loop
-async def test_a_header_that_was_cut_short_is_nobodys(backend):
+async def test_a_ledger_with_an_incomplete_header_belongs_to_no_journal(backend):
     store = backend.store()
     journal = await history(store)
     first = ids(journal)[0]
@@ -279,7 +279,7 @@ async def test_an_owner_that_rolls_over_meanwhile_is_buried_with_all_it_made(mem
 
 @pytest.mark.parametrize("crash", range(1, 40))
 @on_loop
-async def test_a_crash_at_any_step_leaves_nothing_that_nobody_announced(memory, crash):
+async def test_a_crash_at_any_step_leaves_no_unlisted_ledger_without_an_event(memory, crash):
     """Every ledger is listed or enqueued at every moment. A repetition deletes them all."""
     enqueued = Announced()
     left = crash

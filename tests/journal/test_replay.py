@@ -108,7 +108,7 @@ async def test_verify_names_a_divergence_and_a_damaged_frame(backend):
 
 
 @on_loop
-async def test_history_tells_what_time_it_was(backend):
+async def test_history_includes_the_times_of_events(backend):
     clock = [0]
     journal = await Journal.open(backend.store(), KEY, clock_ms=lambda: clock[0])
     await journal.start({}, b"digest")

@@ -147,7 +147,7 @@ async def test_a_lost_ledger_before_the_one_that_is_needed_does_no_harm(backend)
 
 
 @on_loop
-async def test_who_reads_a_lost_segment_is_told_and_so_is_the_owner(backend):
+async def test_reading_a_lost_segment_raises_and_notifies_the_owner(backend):
     journal = await begun(backend)
     told: list[Exception] = []
     journal.on_lost = told.append

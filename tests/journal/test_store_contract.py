@@ -161,7 +161,7 @@ async def test_listing_and_deleting(backend):
 
 
 @on_loop
-async def test_nothing_is_created_in_a_deleted_journal_but_by_who_creates_it_anew(backend):
+async def test_a_deleted_journal_stays_deleted_until_it_is_created_again(backend):
     store = backend.store()
     with pytest.raises(NotStored):
         await store.create_ledger(KEY, 7, b"h")

@@ -45,7 +45,7 @@ def test_what_a_call_raises_goes_to_its_caller_and_the_next_one_runs(worker):
     assert asyncio.run(main()) == "next"
 
 
-def test_a_cancelled_call_is_carried_out_and_holds_up_nobody(worker):
+def test_a_cancelled_call_is_executed_and_delays_no_caller(worker):
     done = []
 
     async def main():

@@ -18,7 +18,7 @@ def test_messages_are_sent_and_received(go: str, local: LocalServer, topic: str)
         assert [consumer.line() for _ in lines] == lines
 
 
-def test_a_failover_consumer_is_told_that_it_is_active(
+def test_a_failover_consumer_is_notified_that_it_is_active(
     go: str, local: LocalServer, topic: str
 ) -> None:
     create_partitioned(local, topic, 3)

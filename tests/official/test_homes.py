@@ -292,7 +292,7 @@ def clients(cluster: LocalCluster) -> int:
     return len(found["publishers"]) + sum(map(len, consumers))
 
 
-def test_who_was_about_to_connect_is_told_to_look_up_again(tmp_path: Path) -> None:
+def test_a_client_that_is_connecting_must_look_up_again(tmp_path: Path) -> None:
     with neighbours(tmp_path) as (a, b):
         create("acme/orders", a, b)
         port = port_of(look_up(a).brokerServiceUrl)

@@ -76,7 +76,7 @@ def test_each_key_comes_to_one_consumer_in_order(client, server, topic, how, bat
     eventually(lambda: backlog(server, topic, "s") == 0)
 
 
-def test_a_key_moves_to_who_joined_after_all_of_it_is_acknowledged(client, server, topic):
+def test_a_key_moves_to_a_new_consumer_after_all_of_it_is_acknowledged(client, server, topic):
     first = client.subscribe(topic, "s", KEY_SHARED, consumer_name="a")
     producer = client.create_producer(topic)
     publish(producer, 0, 20)

@@ -128,7 +128,7 @@ def test_seek_holds_after_reconnecting(connect, server, topic):
 
 
 @pytest.mark.parametrize("batching", [False, True], ids=["single", "batched"])
-def test_readers_start_where_they_are_told_to(client, topic, batching):
+def test_readers_start_at_the_requested_place(client, topic, batching):
     if batching:
         ids = _in_batches(client, topic, numbered(30))
     else:
@@ -228,7 +228,7 @@ def test_the_end_of_a_terminated_topic(client, server, topic):
     eventually(lambda: backlog(server, topic, "s") == 0)
 
 
-def test_the_end_is_told_only_when_everything_was_delivered(client, server, topic):
+def test_the_end_of_the_topic_is_announced_only_after_all_deliveries(client, server, topic):
     """A consumer with a small queue on a terminated topic gets all of it."""
     producer = client.create_producer(topic)
     slow = client.subscribe(topic, "s", receiver_queue_size=10)

@@ -143,7 +143,7 @@ def test_what_isnt_compatible_is_refused_at_once(client, server, topic, form):
     assert len(versions(server, topic)) == 1
 
 
-def test_a_refused_producer_keeps_nobody_else_from_sending(client, topic):
+def test_a_refused_producer_blocks_no_other_producer(client, topic):
     producer = client.create_producer(topic, schema=AvroSchema(User))
     consumer = client.subscribe(topic, "s", schema=AvroSchema(User))
     for number in range(3):

@@ -184,7 +184,7 @@ def test_a_channel_closes_only_after_the_dispatcher_heard_its_acks(local, topic)
     assert ports[0].calls == [*told, "GetMark answered", "close"]
 
 
-def test_failover_consumers_are_told_who_is_active(local, topic):
+def test_failover_consumers_are_notified_of_the_active_one(local, topic):
     async def scenario(connect: Connect) -> None:
         client = await connect()
         kind = pb.CommandSubscribe.Failover
@@ -206,7 +206,7 @@ def test_failover_consumers_are_told_who_is_active(local, topic):
     "version, told",
     [("raw", True), ("Pulsar-CPP-v4.2.0", False), ("Pulsar-Go-v0.19.0", False)],
 )
-def test_the_end_of_a_topic_is_told_after_the_last_entry(local, topic, version, told):
+def test_the_end_of_a_topic_is_announced_after_the_last_entry(local, topic, version, told):
     async def scenario(connect: Connect) -> None:
         client = await connect(version)
         await client.produce(topic, numbered(300))

@@ -383,7 +383,7 @@ def test_the_consumer_is_closed_before_its_acknowledgement_arrives(
     run(cluster, scenario)
 
 
-def test_somebody_else_was_faster(cluster, topic) -> None:
+def test_a_conflict_with_a_faster_worker_is_retried(cluster, topic) -> None:
     held: list[velaray.Message] = []
     received, may_go_on = threading.Event(), threading.Event()
 
@@ -418,7 +418,7 @@ def test_somebody_else_was_faster(cluster, topic) -> None:
     "kind", [ActorKind.COORDINATOR, ActorKind.PARTITION, ActorKind.SUBSCRIPTION]
 )
 @pytest.mark.parametrize("consumer_type", [ConsumerType.Failover, ConsumerType.KeyShared])
-def test_nothing_is_lost_doubled_or_out_of_order_whoever_dies(
+def test_nothing_is_lost_doubled_or_out_of_order_after_any_death(
     cluster, topic, kind, consumer_type
 ) -> None:
     async def scenario(client: Client) -> None:

@@ -88,7 +88,7 @@ def test_an_actor_that_hangs_does_not_keep_a_cluster_from_stopping(
     Cluster.start(data_dir, service_port=0, admin_port=0, name="hangs").stop()
 
 
-def test_an_actor_that_nobody_needs_after_its_death_leaves(nodes: RayNodes, data_dir: Path) -> None:
+def test_a_restarted_actor_without_users_stops(nodes: RayNodes, data_dir: Path) -> None:
     with Cluster.start(
         data_dir, service_port=0, admin_port=0, name="unneeded", passivate_after_s=3.0
     ) as cluster:

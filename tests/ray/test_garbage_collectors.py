@@ -54,7 +54,7 @@ def stored(cluster: Cluster) -> int:
     return asyncio.run(run())
 
 
-def test_what_is_announced_is_deleted_whoever_dies(nodes: RayNodes, data_dir: Path) -> None:
+def test_enqueued_ledgers_are_deleted_after_any_death(nodes: RayNodes, data_dir: Path) -> None:
     with Cluster.start(data_dir, service_port=0, admin_port=0, name="deletes") as first:
         drop_from_manifest(first, 3)
         before = stored(first)

@@ -155,7 +155,7 @@ def test_what_has_a_receipt_never_comes_again(cluster: Cluster, kind: str) -> No
 
 
 @pytest.mark.parametrize("kind", ["partition", "subscription"])
-def test_a_seek_survives_the_death_of_whoever_serves_it(cluster: Cluster, kind: str) -> None:
+def test_a_seek_survives_the_death_of_its_servers(cluster: Cluster, kind: str) -> None:
     topic = f"seek-{kind}"
     client = quiet_client(cluster.service_url)
     consumer = client.subscribe(topic, "reader")
@@ -201,9 +201,7 @@ def begun_deliveries(data: Path, topic: str) -> int:
     return asyncio.run(read())
 
 
-def test_a_message_that_nobody_can_process_becomes_one_dead_letter(
-    cluster: Cluster, data: Path
-) -> None:
+def test_a_poison_message_becomes_one_dead_letter(cluster: Cluster, data: Path) -> None:
     """Its consumers die of it, and so do, once each, the actors that count and move it."""
     topic = "persistent://public/default/poison"
     most = {"maxRedeliverCount": 3, "initialSubscriptionName": "judge"}

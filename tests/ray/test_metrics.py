@@ -65,7 +65,7 @@ class Recorded:
     inc = set
 
 
-def test_ray_is_told_gauges_as_they_are_and_what_counters_grew(
+def test_ray_gets_gauges_and_increments_of_counters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ray_metrics, "Gauge", Recorded)

@@ -179,7 +179,7 @@ def test_of_a_write_that_fails_nothing_counts_until_it_is_done_again(cluster, cl
     assert values(client, topic) == Counter(map(str, range(200)))
 
 
-def test_a_write_without_a_key_that_fails_holds_nobody_back(cluster, client, topic):
+def test_a_failed_write_without_a_key_blocks_no_other_write(cluster, client, topic):
     def broken(row):
         if row["value"] == "150":
             raise ValueError("no such row")

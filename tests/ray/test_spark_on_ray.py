@@ -169,7 +169,7 @@ def test_nothing_is_left_when_the_driver_is_killed(
 
 @needs_spark
 @pytest.mark.slow
-def test_too_few_resources_are_told_with_what_there_is(
+def test_an_error_about_missing_resources_lists_the_available_ones(
     ray_address: str, spark_on_ray: SparkOnRay
 ) -> None:
     with pytest.raises(NotEnoughResources, match=r"9 Spark workers of 1 cores.*has 3 CPUs.*fewer"):

@@ -92,7 +92,7 @@ def test_what_each_publishes_is_everywhere_once_over_a_kill(sites: list[Site], t
 
 
 @pytest.mark.long
-def test_everything_is_everywhere_once_whoever_is_killed(sites: list[Site], topic: str) -> None:
+def test_everything_is_everywhere_once_after_any_kill(sites: list[Site], topic: str) -> None:
     for site in sites:
         site.subscribe(topic, "all").close()  # so that all is kept
     count = 300
@@ -185,7 +185,7 @@ def test_transactions_come_whole(sites: list[Site], topic: str) -> None:
 
 
 @pytest.mark.long
-def test_a_cluster_that_is_lost_holds_nobody_up(sites: list[Site], topic: str) -> None:
+def test_a_lost_cluster_delays_no_other(sites: list[Site], topic: str) -> None:
     """The last one here: it isn't there any more afterwards."""
     a, b, c = sites
     consumer = a.subscribe(topic, "moves", **FOLLOWED)

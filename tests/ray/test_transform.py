@@ -88,9 +88,7 @@ def shoot(cluster: Cluster, run: TransformRun, kind: str, number: int) -> None:
 
 
 @pytest.mark.slow
-def test_every_message_counts_once_whoever_is_killed(
-    cluster: Cluster, client: velaray.Client
-) -> None:
+def test_every_message_counts_once_after_any_kill(cluster: Cluster, client: velaray.Client) -> None:
     topics = ("in", "even", "odd")
     for topic in topics:
         velaray.Admin(cluster.admin_url).create_topic(topic, partitions=PARTITIONS)

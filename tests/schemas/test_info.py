@@ -76,7 +76,7 @@ def test_broken_key_value_schemas_say_what_is_wrong(
         split_key_value(SchemaInfo(SchemaType.KEY_VALUE, "", data, properties))
 
 
-def test_an_encoding_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_encoding_is_refused() -> None:
     info = SchemaInfo(SchemaType.KEY_VALUE, "", b"", {"kv.encoding.type": "BOTH"})
     with pytest.raises(InvalidSchemaError, match="BOTH"):
         encoding_of(info)

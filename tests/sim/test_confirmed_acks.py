@@ -44,7 +44,7 @@ class Story:
 
 
 @pytest.mark.parametrize("confirmed", ["before", "after"])
-def test_a_whole_batch_that_comes_again_is_told(confirmed):
+def test_a_redelivered_whole_batch_is_reported(confirmed):
     """It doesn't matter whether the receipts come before the consumer subscribes again."""
     story = Story()
     story.subscribe()

@@ -38,7 +38,7 @@ class Story:
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["still in the topic", "in no topic"])
-def test_poison_that_is_nowhere_is_told(kept):
+def test_missing_poison_is_reported(kept):
     story = Story()
     story.send()
     story.fail()

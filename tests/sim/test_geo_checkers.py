@@ -222,7 +222,7 @@ def test_what_is_known_to_be_acknowledged_and_is_delivered_is_found(
     assert found is None or found in before[0]
 
 
-def test_what_somebody_moved_back_to_may_come_again() -> None:
+def test_entries_after_a_move_back_may_be_redelivered() -> None:
     told = switched().add("seek", subscription="s", to="earliest").subscribe(3).deliver(3, B, 0)
     assert not list(
         confirmed_messages_are_not_redelivered_elsewhere(evidence(told, switches=[switch_of(told)]))

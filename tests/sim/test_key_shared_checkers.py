@@ -35,7 +35,7 @@ class Story:
         return list(no_consumer_exceeds_its_limit(Evidence(self.history, {})))
 
 
-def test_who_holds_as_many_as_it_may_and_gets_more_is_told():
+def test_a_delivery_beyond_the_limit_is_reported():
     story = Story()
     story.send(0, 0b1, 0b11)
     story.send(2, 0b1)

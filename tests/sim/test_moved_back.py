@@ -52,7 +52,7 @@ class Story:
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["all of it", "half of it"])
-def test_what_never_comes_again_is_told(half):
+def test_a_missing_redelivery_is_reported(half):
     story = Story()
     story.subscribe()
     for content in "ab":
@@ -111,7 +111,7 @@ def test_of_moves_at_once_it_is_not_known_which_one_was_carried_out_last(last, a
     assert story.judged() == []
 
 
-def test_what_never_comes_again_after_the_next_move_is_told():
+def test_a_missing_redelivery_after_the_next_move_is_reported():
     story = Story()
     story.subscribe()
     story.receive("a")
@@ -125,7 +125,7 @@ def test_what_never_comes_again_after_the_next_move_is_told():
 
 
 @pytest.mark.parametrize("event", ["", "lost"], ids=["answered", "refused"])
-def test_what_never_comes_again_after_a_consumers_seek_is_told(event):
+def test_a_missing_redelivery_after_a_consumers_seek_is_reported(event):
     story = Story()
     story.subscribe()
     story.receive("a")

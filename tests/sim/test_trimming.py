@@ -61,7 +61,7 @@ def judged(disk: SimDisk, key: ActorKey, event: Any, *commands: Any) -> list[str
 
 
 @pytest.mark.parametrize(("key", "event"), DECISIONS)
-def test_a_partition_whose_journal_is_missing_is_told(key: ActorKey, event: Any) -> None:
+def test_a_partition_with_a_missing_journal_is_reported(key: ActorKey, event: Any) -> None:
     assert judged(SimDisk(), key, event, CREATE) == [
         f"{key}: journal {PARTITION.text()}: not stored here"
     ]

@@ -22,7 +22,7 @@ def journal(spark, cluster):
     return read
 
 
-def test_it_tells_what_happened_when_and_in_which_transaction(journal, cluster, client, topic):
+def test_the_table_has_events_with_times_and_transactions(journal, cluster, client, topic):
     with client.create_producer(topic) as producer:
         producer.send(b"alone")
         txn = client.transaction()

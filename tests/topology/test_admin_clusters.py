@@ -198,7 +198,7 @@ def test_the_home_of_a_tenant(acme: Admin, http: Http) -> None:
         acme.set_tenant_home("pulsar", "b")
 
 
-def test_a_partition_is_told_where_it_replicates_to_and_where_it_is_at_home(
+def test_a_partition_gets_its_replication_targets_and_its_home(
     acme: Admin, cluster: LocalCluster
 ) -> None:
     assert (serving(cluster)["replication"], serving(cluster)["home"]) == ({}, None)

@@ -179,7 +179,7 @@ def test_a_schema_is_tried_without_being_registered(schemas: Schemas) -> None:
     assert schemas.versions("?deleted=true") == [0, 1, 2]
 
 
-def test_the_versions_of_a_moment_are_told(schemas: Schemas) -> None:
+def test_the_versions_at_a_point_in_time_are_listed(schemas: Schemas) -> None:
     schemas.upload(ONE)
     schemas.upload(TWO)
     schemas("DELETE", "schema")
@@ -218,7 +218,7 @@ def test_undefined_lets_the_wider_level_say_the_strategy(schemas: Schemas) -> No
     assert schemas("POST", "compatibility", ONE).body["schemaCompatibilityStrategy"] == "FULL"
 
 
-def test_the_past_is_told_while_the_registry_doesnt_run(
+def test_past_versions_are_read_while_the_registry_doesnt_run(
     cluster: LocalCluster, schemas: Schemas
 ) -> None:
     schemas.upload(ONE)

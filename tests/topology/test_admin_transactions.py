@@ -43,7 +43,9 @@ def http(cluster: LocalCluster) -> Http:
 
 
 @pytest.mark.parametrize("name", [ASSIGN.local, f"{ASSIGN.local}-partition-0", "new"])
-def test_topics_of_the_system_are_nobodys(cluster: LocalCluster, http: Http, name: str) -> None:
+def test_topics_of_the_system_belong_to_no_tenant(
+    cluster: LocalCluster, http: Http, name: str
+) -> None:
     path = f"{V2}/persistent/pulsar/system/{name}"
     for method, rest, body in (
         ("PUT", "", None),
@@ -67,7 +69,7 @@ def test_topics_of_the_system_are_nobodys(cluster: LocalCluster, http: Http, nam
     assert not [key for key in cluster.keys(ActorKind.PARTITION) if key.tenant == "pulsar"]
 
 
-def test_nobody_publishes_to_topics_of_the_system_or_reads_them(
+def test_clients_cannot_publish_to_or_read_topics_of_the_system(
     cluster: LocalCluster, client: pulsar.Client
 ) -> None:
     with velaray.Client(cluster.service_url) as ours:
@@ -107,7 +109,7 @@ def token_of(role: str) -> str:
     return jwt.encode({"sub": role}, SECRET, algorithm="HS256")
 
 
-def test_a_transaction_is_used_by_who_began_it(tmp_path: Path) -> None:
+def test_a_transaction_is_used_only_by_its_owner(tmp_path: Path) -> None:
     async def scenario(url: str) -> None:
         clients = {
             role: Client(url, authentication=AuthenticationToken(token_of(role)))
@@ -201,7 +203,7 @@ def text_of(position: velaray.MessageId) -> str:
     return f"{position.ledger_id()}:{position.entry_id()}"
 
 
-def test_everything_is_told_of_an_open_transaction(http: Http, story: Story) -> None:
+def test_an_open_transaction_is_described_completely(http: Http, story: Story) -> None:
     first = text_of(story.first)
     found = http("GET", f"{V3}/transactionMetadata/{story.bits}").body
     assert found["txnId"] == story.id
@@ -240,7 +242,7 @@ def test_everything_is_told_of_an_open_transaction(http: Http, story: Story) -> 
     assert story.id not in http("GET", f"{V3}/slowTransactions/3600000?coordinatorId=0").body
 
 
-def test_what_is_acknowledged_cumulatively_is_told(
+def test_cumulative_acknowledgements_are_reported(
     cluster: LocalCluster, http: Http, story: Story
 ) -> None:
     with velaray.Client(cluster.service_url) as client, client.transaction() as transaction:
@@ -276,7 +278,7 @@ def test_a_position_is_pending_acknowledged_or_neither(http: Http, story: Story)
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_the_verdict_is_told_for_ever(
+def test_the_verdict_can_be_read_for_ever(
     cluster: LocalCluster, http: Http, story: Story, commit: bool
 ) -> None:
     def metadata() -> tuple[str, object, object]:
@@ -339,7 +341,7 @@ def test_an_idle_transaction_ends_at_its_deadline(cluster: LocalCluster, http: H
         story.close()
 
 
-def test_what_an_end_waits_for_is_told(
+def test_the_participants_that_an_end_waits_for_are_reported(
     cluster: LocalCluster, http: Http, story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The partition's disk is full: it can't apply the verdict."""
@@ -374,7 +376,7 @@ def test_what_an_end_waits_for_is_told(
     wait_until(lambda: status() == "ABORTED")
 
 
-def test_a_participant_that_is_gone_is_told_of(http: Http, story: Story) -> None:
+def test_a_deleted_participant_is_reported(http: Http, story: Story) -> None:
     story.producer.close()  # it would make the topic anew
     assert http("DELETE", f"{V2}/persistent/{story.path}").status == 204
     found = http("GET", f"{V3}/transactionMetadata/{story.bits}").body
@@ -456,7 +458,7 @@ def test_coordinators_are_counted_told_of_and_added(tmp_path: Path, in_turns: No
         assert log["managedLedgerInternalStats"]["numberOfEntries"] >= 2
 
 
-def test_the_journals_behind_are_told(http: Http, story: Story) -> None:
+def test_the_journals_of_coordinators_are_reported(http: Http, story: Story) -> None:
     buffer = http("GET", f"{V3}/transactionBufferInternalStats/{story.path}").body
     assert buffer["segmentInternalStats"]["managedLedgerInternalStats"]["totalSize"] > 0
     pending = http("GET", f"{V3}/pendingAckInternalStats/{story.source_path}/s").body

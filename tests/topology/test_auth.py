@@ -38,7 +38,7 @@ def _pair() -> tuple[str, str]:
     )
 
 
-def test_without_settings_everybody_is_nobody_in_particular() -> None:
+def test_without_settings_clients_have_no_role() -> None:
     assert authenticate(None, "") == ""
 
 

@@ -362,7 +362,7 @@ def test_a_reader_goes_over_to_a_new_view_where_it_is() -> None:
     run(scenario)
 
 
-def test_who_reads_on_while_the_topic_is_compacted_hears_of_tombstones() -> None:
+def test_a_connected_reader_gets_tombstones_during_compaction() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.publish("abc")
         await setting.compact()
@@ -416,7 +416,7 @@ def test_only_one_active_consumer_may_read_compacted() -> None:
     run(scenario)
 
 
-def test_a_subscription_may_change_how_it_reads_when_nobody_is_connected() -> None:
+def test_a_subscription_without_consumers_may_change_to_compacted_reads() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.publish("aab")
         await setting.compact()

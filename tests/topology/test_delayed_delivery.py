@@ -64,7 +64,7 @@ def test_the_time_is_read_from_the_entry_that_has_one() -> None:
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_later_ones_come_later_and_stop_nobody(
+def test_later_delayed_messages_block_no_others(
     client: velaray.Client, topic: str, others: int
 ) -> None:
     consumers = [client.subscribe(topic, "s", SHARED) for _ in range(1 + others)]

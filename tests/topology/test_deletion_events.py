@@ -100,7 +100,7 @@ def test_what_is_no_event_is_refused(data: bytes) -> None:
     ],
     ids=lambda changes: "-".join(f"{name}={value}" for name, value in changes.items()),
 )
-def test_an_event_that_contradicts_itself_is_nobodys(changes: dict[str, Any]) -> None:
+def test_a_contradictory_event_is_misaddressed(changes: dict[str, Any]) -> None:
     event = replace(event_of(KEYS[Component.SUBSCRIPTION], LEDGER), **changes)
     with pytest.raises(MisaddressedEvent):
         addressee(event)

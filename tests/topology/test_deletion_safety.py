@@ -70,7 +70,7 @@ def test_users_neither_publish_nor_subscribe(cluster: LocalCluster, name: str) -
             client.create_reader(name, velaray.MessageId.earliest)
 
 
-def test_who_is_refused_wakes_nobody_up(tmp_path: Path) -> None:
+def test_a_refused_request_activates_no_actor(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, deleters=0) as cluster:
         cluster.run(ensure_deletion_topics(cluster.actor_system))
         found = Admin(cluster.admin_url).topics("pulsar/system")

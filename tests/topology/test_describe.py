@@ -120,7 +120,7 @@ def test_a_full_queue_is_why(cluster: LocalCluster, client: pulsar.Client) -> No
     consumer.close()
 
 
-def test_what_was_delivered_again_is_told(cluster: LocalCluster, client: pulsar.Client) -> None:
+def test_redeliveries_are_described(cluster: LocalCluster, client: pulsar.Client) -> None:
     consumer = client.subscribe(
         "again",
         "s",
@@ -138,7 +138,7 @@ def test_what_was_delivered_again_is_told(cluster: LocalCluster, client: pulsar.
     consumer.close()
 
 
-def test_every_partition_is_told(cluster: LocalCluster) -> None:
+def test_every_partition_is_described(cluster: LocalCluster) -> None:
     admin = Admin(cluster.admin_url)
     admin.create_topic("parted", partitions=2)
     admin.create_subscription("parted", "s")

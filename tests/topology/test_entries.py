@@ -76,7 +76,7 @@ def test_the_next_chunk_is_read_while_one_is_delivered() -> None:
     asyncio.run(drain())
 
 
-def test_a_read_ahead_that_fails_is_told_to_who_needs_it() -> None:
+def test_a_failed_read_ahead_is_raised_by_a_later_load() -> None:
     async def drain() -> None:
         log = Log(12)
         await log.cache.load(0)

@@ -72,7 +72,9 @@ def test_delivered_asked_again_delivered_and_acknowledged(
     consumer.close()
 
 
-def test_a_standing_grant_is_told_of_too(cluster: LocalCluster, client: pulsar.Client) -> None:
+def test_deliveries_under_a_lease_are_explained(
+    cluster: LocalCluster, client: pulsar.Client
+) -> None:
     consumer = client.subscribe("standing", "s", consumer_name="alone")
     ids = publish(client, "standing", 5)
     got = [consumer.receive(5000) for _ in range(5)]
@@ -85,7 +87,7 @@ def test_a_standing_grant_is_told_of_too(cluster: LocalCluster, client: pulsar.C
     wait_until(lambda: ("released", "alone") in told(cluster, "standing", ids[4]))
 
 
-def test_commands_are_told_from_acknowledgements(
+def test_commands_are_distinguished_from_acknowledgements(
     cluster: LocalCluster, client: pulsar.Client
 ) -> None:
     admin = Admin(cluster.admin_url)

@@ -67,7 +67,9 @@ def lost(move: Move, a: LocalCluster, b: LocalCluster) -> None:
         move.client.close()
 
 
-def test_what_was_replicated_goes_on_and_what_can_come_again_is_told(tmp_path: Path) -> None:
+def test_failover_continues_replicated_data_and_reports_possible_redeliveries(
+    tmp_path: Path,
+) -> None:
     with LocalCluster(tmp_path / "b", name="b", cluster_number=2) as b:
         with LocalCluster(tmp_path / "a", name="a", cluster_number=1) as a:
             _meet(a, b)
@@ -138,7 +140,7 @@ def _missing(b: LocalCluster, data: Path) -> dict[str, Any]:
     return dict(found)
 
 
-def test_who_cannot_fail_over_is_told_why(tmp_path: Path) -> None:
+def test_a_refused_failover_gives_the_reason(tmp_path: Path) -> None:
     with LocalCluster(tmp_path / "b", name="b", cluster_number=2) as b:
         admin = Admin(b.admin_url)
         with pytest.raises(NotFound, match="nothing of it was replicated"):

@@ -62,7 +62,7 @@ def test_what_is_announced_again_is_gone(cluster: LocalCluster) -> None:
     assert found["deleted"] == 1
 
 
-def test_events_that_nobody_may_believe_delete_nothing(cluster: LocalCluster) -> None:
+def test_forged_events_delete_nothing(cluster: LocalCluster) -> None:
     key, other = a_topic("orders"), a_topic("payments")
     journal, others = make_journal(cluster, key), make_journal(cluster, other)
     first, *rest = listed(journal)
@@ -177,7 +177,7 @@ def test_several_deleters_share_the_work(tmp_path: Path) -> None:
         assert all(of_each("sent"))
 
 
-def test_a_deleter_tells_what_it_did(cluster: LocalCluster) -> None:
+def test_a_garbage_collector_counts_its_work(cluster: LocalCluster) -> None:
     one_unlisted(cluster)
     found = wait_for(cluster, deleted=1)
     samples = cluster.run(cluster.actor_system.call(GARBAGE_COLLECTOR, "metrics"))

@@ -77,7 +77,7 @@ STEPS = ["before the look", "before the deletion", "before the acknowledgement"]
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_whoever_comes_next_finishes(cluster: LocalCluster, step: str) -> None:
+def test_the_next_activation_finishes(cluster: LocalCluster, step: str) -> None:
     key = a_topic("orders")
     journal = make_journal(cluster, key)
     first, second, *rest = listed(journal)
@@ -193,7 +193,7 @@ def test_a_deleter_that_stops_in_good_order_leaves_nothing_behind(cluster: Local
     assert stored(cluster, key) == rest
 
 
-def test_nobody_is_to_be_woken_where_nothing_was_announced(cluster: LocalCluster) -> None:
+def test_no_collector_is_activated_without_events(cluster: LocalCluster) -> None:
     counts(cluster)
     assert cluster.run(collectors_to_wake(cluster.actor_system)) == []
 

@@ -53,7 +53,7 @@ def test_acks_wait_for_the_sync_in_order_and_ask_for_none() -> None:
     run(scenario)
 
 
-def test_who_waits_for_a_receipt_has_the_log_synced() -> None:
+def test_waiting_for_a_receipt_syncs_the_log() -> None:
     async def scenario(setting: Setting) -> None:
         _relaxed(setting, 0, 5)
         _ack(setting, 0, 1, request_id=9)

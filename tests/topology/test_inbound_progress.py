@@ -83,7 +83,7 @@ def test_the_backlog_is_counted_behind_the_mark(mark: str, left: int) -> None:
     assert stats(mark).backlog("s") == left
 
 
-def test_the_systems_cursors_are_nobodys() -> None:
+def test_the_systems_cursors_are_not_exported() -> None:
     cursor = {"markDeletePosition": "3:1"}
     names = ("pulsar.repl.east", "pulsar.dedup", "__compaction", "velaray-pull.x", "mine")
     found = stats("3:1", cursors=dict.fromkeys(names, cursor))
@@ -96,7 +96,7 @@ def read(told: list[bytes]) -> list[SubscriptionProgress]:
     return [SubscriptionProgress.FromString(each) for each in told]
 
 
-def test_only_what_is_new_is_told() -> None:
+def test_only_new_progress_is_exported() -> None:
     first = Cursor((3, 1), (Range(3, 4, 5),))
     (told,) = read(parts("old", "s", {"x": "y"}, None, first))
     assert (told.subscription, dict(told.properties)) == ("s", {"x": "y"})
@@ -111,12 +111,12 @@ def test_only_what_is_new_is_told() -> None:
     assert told.origins[0].acked[0].last_entry == 6
 
 
-def test_a_subscription_that_has_nothing_is_told_of() -> None:
+def test_a_subscription_without_progress_is_exported() -> None:
     (told,) = read(parts("old", "s", {}, None, Cursor(None)))
     assert (told.subscription, len(told.origins[0].acked)) == ("s", 0)
 
 
-def test_many_ranges_are_told_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_ranges_are_exported_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inbound_progress, "RANGES_PER_PART", 3)
     ranges = tuple(Range(3, 2 * number, 2 * number) for number in range(1, 8))
     told = read(parts("old", "s", {}, None, Cursor((3, 0), ranges)))

@@ -94,7 +94,7 @@ def test_what_is_there_comes_in_order_with_everything_it_had(
 
 
 @pytest.mark.parametrize("who", ["puller", "partition", "source", "both"])
-def test_nothing_is_lost_and_nothing_comes_twice_whoever_is_killed(
+def test_nothing_is_lost_or_doubled_after_any_kill(
     pair: list[Cluster], topic: str, who: str
 ) -> None:
     old, new = pair
@@ -119,7 +119,7 @@ def test_nothing_is_lost_and_nothing_comes_twice_whoever_is_killed(
     assert new.call(new.partition(topic), "stats")["entries"] == entries(old, topic)
 
 
-def test_who_asks_while_pulling_ends_is_answered(pair: list[Cluster], topic: str) -> None:
+def test_a_request_during_the_end_of_pulling_is_answered(pair: list[Cluster], topic: str) -> None:
     old, new = pair
     old.publish(topic, [b"x"])
     pull(new, topic, "old")
@@ -176,7 +176,7 @@ def test_what_comes_again_is_dropped(
     assert values["velaray_pull_connected"] == 1 and values["velaray_pull_rate"] > 0
 
 
-def test_nobody_has_to_ask_for_what_is_pulled(pair: list[Cluster], topic: str) -> None:
+def test_pulling_needs_no_client(pair: list[Cluster], topic: str) -> None:
     old, new = pair
     old.publish(topic, [b"one"])
     pull(new, topic, "old")

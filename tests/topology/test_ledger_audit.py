@@ -105,7 +105,7 @@ async def test_a_store_is_read_as_it_is() -> None:
 
 
 @on_loop
-async def test_a_buried_journal_has_orphans_only_if_nobody_was_told() -> None:
+async def test_a_purged_journal_has_orphans_only_without_events() -> None:
     store, key = MemoryBackend().store(), a_topic("orders")
     told: list[int] = []
     journal = await a_journal(store, key)

@@ -119,7 +119,7 @@ def run(scenario: Callable[[Setting], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def test_what_everybody_has_is_trimmed_but_for_the_current_ledger() -> None:
+def test_acknowledged_ledgers_are_trimmed_except_the_current_one() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.subscribe("s")
         await setting.subscribe("t")
@@ -277,7 +277,7 @@ def test_idle_subscriptions_are_asked_once() -> None:
     run(scenario)
 
 
-def test_nobody_is_asked_while_retention_keeps_everything() -> None:
+def test_no_subscription_is_asked_while_retention_keeps_everything() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.subscribe("s")
         await setting.publish(35)
@@ -372,7 +372,7 @@ def test_a_backlog_that_is_too_old_holds_producers_back() -> None:
     run(scenario)
 
 
-def test_a_subscription_that_nobody_used_for_long_is_deleted_even_across_a_crash() -> None:
+def test_a_long_unused_subscription_is_deleted_even_across_a_crash() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.subscribe("s")
         await setting.apply(subscriptionExpirationTime=1)
@@ -388,7 +388,7 @@ def test_a_subscription_that_nobody_used_for_long_is_deleted_even_across_a_crash
     run(scenario)
 
 
-def test_whoever_uses_a_subscription_keeps_it() -> None:
+def test_a_used_subscription_is_kept() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.subscribe("s")
         await setting.apply(subscriptionExpirationTime=1)

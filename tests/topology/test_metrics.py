@@ -114,7 +114,7 @@ def test_what_was_known_of_a_subscription_counts_on_without_consumers(
     producer.close()
 
 
-def test_the_backlog_of_who_never_connected_is_read_from_disk(
+def test_the_backlog_of_a_never_connected_subscription_is_read_from_disk(
     cluster: LocalCluster, client: pulsar.Client
 ) -> None:
     topic = TOPIC + "-unread"
@@ -138,7 +138,7 @@ def test_the_backlog_of_who_never_connected_is_read_from_disk(
     assert not running
 
 
-def test_a_scrape_starts_nobody(cluster: LocalCluster, client: pulsar.Client) -> None:
+def test_a_scrape_activates_no_actor(cluster: LocalCluster, client: pulsar.Client) -> None:
     topic = TOPIC + "-asleep"
     producer = client.create_producer(topic)
     producer.close()
@@ -184,7 +184,7 @@ def test_every_metric_has_a_text_form() -> None:
     assert {labels for _, labels in found.values} == {frozenset({("cluster", 'a"b\\c\n')})}
 
 
-def test_who_has_not_started_is_silent() -> None:
+def test_an_actor_that_has_not_started_reports_no_metrics() -> None:
     found = gathered("c", {ActorKey.catalog(): None})
     assert Sample("velaray_actors_silent", {"cluster": "c"}, 1) in found
 

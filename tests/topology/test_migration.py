@@ -272,7 +272,7 @@ class Stage:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("phase", WAY)
-def test_whoever_is_killed_at_whatever_phase_it_goes_on(
+def test_a_migration_continues_after_any_kill_in_any_phase(
     move: Move, monkeypatch: pytest.MonkeyPatch, phase: Phase, when: str
 ) -> None:
     stage = Stage(monkeypatch, phase, when)

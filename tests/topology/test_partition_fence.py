@@ -71,7 +71,7 @@ def test_nothing_gets_through_and_what_came_before_is_settled(cluster: LocalClus
     assert stats["subscriptions"]["s"]["acked_before"] == 2  # the late one counts for nothing
 
 
-def test_who_subscribes_while_the_fence_goes_up_gets_nothing(
+def test_a_consumer_that_subscribes_while_the_fence_goes_up_gets_nothing(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = partition_of(cluster, "fenced-meanwhile")

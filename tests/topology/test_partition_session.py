@@ -150,7 +150,7 @@ def test_an_exclusive_producer_needs_its_epoch_on_disk() -> None:
     run(scenario)
 
 
-def test_a_consumer_whose_unsubscribing_failed_is_told_to_subscribe_again() -> None:
+def test_a_consumer_whose_unsubscribing_failed_must_subscribe_again() -> None:
     async def scenario(setting: Setting) -> None:
         client = setting.client
         client.say(SUBSCRIBE)
@@ -166,7 +166,7 @@ def test_a_consumer_whose_unsubscribing_failed_is_told_to_subscribe_again() -> N
     run(scenario)
 
 
-def test_a_producer_that_comes_during_a_termination_hears_of_it() -> None:
+def test_a_producer_that_connects_during_a_termination_is_notified() -> None:
     async def scenario(setting: Setting) -> None:
         gate = setting.hold_commits()
         termination = asyncio.create_task(setting.partition.call("terminate", {}))
@@ -260,7 +260,7 @@ def test_a_full_disk_of_the_dispatcher_does_not_end_a_partition_without_consumer
     run(scenario)
 
 
-def test_a_deletion_goes_on_when_nobody_waits_for_it() -> None:
+def test_a_deletion_continues_when_its_caller_is_gone() -> None:
     async def scenario(setting: Setting) -> None:
         partition = setting.partition
         setting.client.say(SUBSCRIBE)

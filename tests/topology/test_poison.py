@@ -166,7 +166,7 @@ def test_a_batch_that_can_be_is_stored(fields: dict[str, Any], entry: bytes) -> 
 
 
 @pytest.mark.parametrize("entry", UNREADABLE)
-def test_metadata_that_nobody_can_read_stops_nobody(entry: bytes) -> None:
+def test_unreadable_metadata_blocks_no_other_entry(entry: bytes) -> None:
     async def scenario(setting: Setting) -> None:
         client = Neighbour(setting.partition)
         await client.produce("p")

@@ -256,7 +256,7 @@ def test_both_work_on_what_both_have(trio: list[Cluster], topic: str) -> None:
         soon(lambda each=each: sorted(left(each, topic)) == rest)
 
 
-def test_nobody_is_woken_for_it(trio: list[Cluster], topic: str) -> None:
+def test_no_subscription_is_activated_for_progress(trio: list[Cluster], topic: str) -> None:
     a, b, _ = trio
     a.replicate(topic, {"b": exactly(b)})
     a.subscribe(topic, "sleeper", **REPLICATED).close()

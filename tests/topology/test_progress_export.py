@@ -290,7 +290,7 @@ def run(scenario: Callable[[Site], Awaitable[None]], roll_records: int = 12) -> 
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_union_of_what_is_told_is_what_is_acknowledged(seed: int) -> None:
+def test_the_union_of_exports_is_the_acknowledged_part(seed: int) -> None:
     async def scenario(site: Site) -> None:
         world = World(site, seed)
         await world.start()
@@ -367,7 +367,7 @@ def test_no_part_is_large_however_many_acked_ranges_there_are(
     run(scenario, roll_records=100_000)
 
 
-def test_asking_what_is_new_wakes_nobody() -> None:
+def test_asking_for_new_progress_activates_no_subscription() -> None:
     async def scenario(site: Site) -> None:
         world = World(site, 0)
         await world.start()
@@ -394,7 +394,7 @@ def test_asking_what_is_new_wakes_nobody() -> None:
     run(scenario)
 
 
-def test_nothing_is_kept_of_who_is_gone() -> None:
+def test_deleted_subscriptions_leave_no_state() -> None:
     async def scenario(site: Site) -> None:
         world = World(site, 0)
         await world.start()
@@ -520,7 +520,7 @@ def test_up_to_where_own_entries_are_acknowledged() -> None:
     run(scenario)
 
 
-def test_what_is_trimmed_away_between_others_is_told_too() -> None:
+def test_trimmed_entries_between_others_are_exported() -> None:
     async def scenario(site: Site) -> None:
         world = World(site, 0)
         await world.start()
@@ -543,7 +543,7 @@ async def subscription_key(site: Site) -> ActorKey:
     return site.key.of_subscription("s", ref.incarnation)
 
 
-def test_what_came_from_who_is_no_peer_is_told_by_own_positions() -> None:
+def test_entries_of_a_non_peer_are_exported_by_own_positions() -> None:
     async def scenario(site: Site) -> None:
         world = World(site, 0)
         await world.start()
@@ -571,7 +571,7 @@ def test_what_came_from_who_is_no_peer_is_told_by_own_positions() -> None:
     run(scenario)
 
 
-def test_a_new_subscription_is_told_of_and_an_unknown_one_is_not() -> None:
+def test_a_new_subscription_is_exported_and_an_unknown_one_refused() -> None:
     async def scenario(site: Site) -> None:
         world = World(site, 0)
         await world.start()

@@ -203,9 +203,7 @@ def test_what_cant_be_asked_for_is_refused(pair: list[Cluster], tenant: str) -> 
     assert tenant not in admin.tenants()
 
 
-def test_a_cluster_without_a_number_is_told_to_take_one(
-    tmp_path: Path, pair: list[Cluster]
-) -> None:
+def test_an_import_needs_a_cluster_number(tmp_path: Path, pair: list[Cluster]) -> None:
     old, _ = pair
     with LocalCluster(tmp_path, name="bare") as bare:
         admin = Admin(bare.admin_url)

@@ -63,7 +63,7 @@ def with_actor(
     return died
 
 
-def test_an_actor_that_leaves_gives_its_address_to_nobody(
+def test_a_stopping_actor_gives_its_address_to_no_caller(
     config: ClusterConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(actor: VelarayActor) -> None:

@@ -164,7 +164,7 @@ async def _cursor(setting: Relaxed) -> list[tuple[int, int]]:
     return list(actor.runtime.state.cursor.acked_ranges())
 
 
-def test_stopping_tells_what_was_held() -> None:
+def test_stopping_reports_held_acknowledgements() -> None:
     async def scenario(setting: Relaxed) -> None:
         client, partition = setting.client, setting.partition
         client.say(SUBSCRIBE)
@@ -209,7 +209,7 @@ def test_no_position_is_given_twice() -> None:
     ],
     ids=str,
 )
-def test_a_cluster_is_told_plainly(tmp_path: Path, wrong: dict[str, Any]) -> None:
+def test_relaxed_mode_is_set_for_a_whole_cluster(tmp_path: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"sometimes|at least"):
         Cluster.start(tmp_path / "data", **wrong)
     assert not (tmp_path / "data").exists()

@@ -151,7 +151,7 @@ def test_what_consists_of_many_parts_is_acknowledged_by_and_by(
 
 
 @pytest.mark.parametrize("number", [0, 1, 3, 9])
-def test_ids_of_who_is_unknown_acknowledge_nothing(number: int) -> None:
+def test_ids_of_an_unknown_cluster_acknowledge_nothing(number: int) -> None:
     async def scenario(world: World) -> None:
         client = await world.subscribe(EXCLUSIVE)
         at = Position((number << 52) + (1 << 24), 2)

@@ -67,7 +67,7 @@ def test_what_is_acknowledged_elsewhere_is_not_delivered(kind: int) -> None:
 
 
 @KINDS
-def test_what_is_acknowledged_before_it_comes_is_passed_over_when_it_does(kind: int) -> None:
+def test_an_entry_acknowledged_before_its_arrival_is_skipped(kind: int) -> None:
     async def scenario(east: Site, west: Site) -> None:
         moved = await Consumer(west, "s", kind).connect()
         consumer = await filled(east, 10)
@@ -262,7 +262,7 @@ def test_a_rewind_here_is_not_undone_by_what_was_told_before() -> None:
     run(scenario)
 
 
-def test_a_rewind_is_not_undone_by_who_heard_of_it_before() -> None:
+def test_a_rewind_is_not_undone_by_a_cluster_with_older_progress() -> None:
     async def scenario(east: Site, west: Site) -> None:
         consumer = await filled(east, 6)
         there, back = Replicator(east, west), Replicator(west, east)
@@ -311,7 +311,7 @@ def killed(site: Site) -> None:
             site.actor_system.kill(key)
 
 
-def test_what_was_confirmed_outlives_everybody_at_every_step() -> None:
+def test_confirmed_progress_survives_a_crash_at_every_step() -> None:
     async def scenario(east: Site, west: Site) -> None:
         consumer = await filled(east, 12)
         for number in range(12):
@@ -357,7 +357,7 @@ def test_nothing_is_lost_that_was_under_way_when_the_subscription_died() -> None
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_what_nobody_reads_is_settled_before_it_is_trimmed(restarts: bool) -> None:
+def test_entries_without_consumers_are_settled_before_they_are_trimmed(restarts: bool) -> None:
     async def scenario(east: Site, west: Site) -> None:
         west.actor_system.journal_settings = JournalSettings(roll_records=4)
         west.actor_system.kill(west.key)
@@ -384,7 +384,7 @@ def test_what_nobody_reads_is_settled_before_it_is_trimmed(restarts: bool) -> No
 
 
 @pytest.mark.parametrize("read", ["never", "before", "until then"])
-def test_what_nobody_reads_is_settled_soon(read: str) -> None:
+def test_entries_without_consumers_are_settled_soon(read: str) -> None:
     async def scenario(east: Site, west: Site) -> None:
         moved, partition = Consumer(west, "s", SHARED), await west.partition()
         if read != "never":

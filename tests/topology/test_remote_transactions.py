@@ -353,7 +353,7 @@ def steps_in_all() -> int:
 
 
 @pytest.mark.parametrize("victim", [P, Q, R], ids="pqr")
-def test_whoever_crashes_between_any_two_steps_all_is_shown_in_the_end(victim: str) -> None:
+def test_after_a_crash_between_any_two_steps_the_transaction_is_released(victim: str) -> None:
     total = steps_in_all()
     assert total > 20
 
@@ -399,7 +399,7 @@ def test_whenever_the_other_cluster_is_lost_all_of_it_is_shown_or_nothing() -> N
 
 
 @pytest.mark.parametrize(("victim", "later"), [(P, 2), (P, 9), (Q, 5), (R, 1)])
-def test_whoever_crashes_while_it_is_lost_all_of_it_is_shown_or_nothing(
+def test_after_a_crash_during_a_loss_all_of_a_transaction_is_shown_or_nothing(
     victim: str, later: int
 ) -> None:
     for number in range(1, steps_in_all() + 1, 2):

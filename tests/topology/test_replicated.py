@@ -115,7 +115,7 @@ def test_nothing_gets_past_an_entry_that_was_refused() -> None:
     run(scenario)
 
 
-def test_a_replicator_hears_that_another_one_took_its_place() -> None:
+def test_a_replaced_replicator_is_notified() -> None:
     async def scenario(east: Site, west: Site) -> None:
         await east.publish(0)
         replicator = await Replicator(east, west).connect()
@@ -163,7 +163,7 @@ def test_what_does_not_say_where_it_is_from_is_refused(sent: bytes, why: str) ->
     run(scenario)
 
 
-def test_clusters_that_have_the_same_number_are_told_so() -> None:
+def test_clusters_with_the_same_number_get_an_error() -> None:
     async def scenario(east: Site, west: Site) -> None:
         replicator = await Replicator(east, west).connect()
         refused = await replicator.send(stamped(entry(), "east", Position(2 << 52 | 5 << 24, 0)))
@@ -177,7 +177,7 @@ def test_clusters_that_have_the_same_number_are_told_so() -> None:
     run(scenario)
 
 
-def test_a_journal_from_before_the_cluster_had_a_number_is_told_apart_as_well() -> None:
+def test_a_journal_from_before_the_cluster_number_is_recognized() -> None:
     async def scenario(east: Site, west: Site) -> None:
         object.__setattr__(west.actor_system.config, "cluster_number", 3)
         own = (await west.publish(0)).ledger_id

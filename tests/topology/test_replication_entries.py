@@ -53,7 +53,7 @@ def backlog(cluster: Cluster, topic: str) -> int:
     return int(found["pulsar.repl.b"]["backlog"])
 
 
-def test_what_nobody_can_read_holds_nothing_up(pair: list[Cluster], topic: str) -> None:
+def test_unreadable_entries_hold_nothing_up(pair: list[Cluster], topic: str) -> None:
     a, b = pair
     a.replicate(topic, {"b": b.describe()})
     a.publish_entry(topic, seal_entry(b"\0\0\0\x03\xff\xff\xffxyz"))

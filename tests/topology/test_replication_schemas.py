@@ -106,7 +106,7 @@ def test_an_incompatible_schema_stops_the_replicator_until_it_is_taken(
     soon(lambda: not a.status(topic, "b")["reason"])
 
 
-def test_a_version_that_nobody_knows_stops_the_replicator_until_it_is_skipped(
+def test_an_unknown_version_stops_the_replicator_until_it_is_skipped(
     pair: list[Cluster], topic: str
 ) -> None:
     a, b = pair

@@ -171,7 +171,7 @@ def test_nothing_is_shown_before_all_of_it_has_come(
     nothing_is_left(pair, topics)
 
 
-def test_a_keeper_that_is_not_there_yet_is_told_when_it_is(
+def test_a_missing_deciding_partition_is_notified_once_it_exists(
     pair: list[Cluster], client: velaray.Client
 ) -> None:
     east, west = pair
@@ -281,7 +281,7 @@ def test_an_entry_can_be_made_to_say_of_which_transaction_it_is() -> None:
 
 
 @pytest.mark.parametrize("victim", ["source", "target", "replicator", "coordinator"])
-def test_whoever_crashes_every_transaction_comes_whole(
+def test_every_transaction_arrives_whole_after_any_crash(
     pair: list[Cluster], topics: list[str], client: velaray.Client, victim: str
 ) -> None:
     east, west = pair

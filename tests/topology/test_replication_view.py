@@ -67,7 +67,9 @@ def test_statistics_tell_of_every_replicator(pair: list[Cluster], topic: str) ->
     assert samples(a, topic)["pulsar_replication_connected_count"] == 1
 
 
-def test_what_waits_is_counted_and_the_reason_told(pair: list[Cluster], topic: str) -> None:
+def test_the_replication_backlog_is_counted_with_the_reason(
+    pair: list[Cluster], topic: str
+) -> None:
     a, b = pair
     a.call(ActorKey.catalog(), "create_topic", {"topic": topic, "partitions": 2})
     a.replicate(topic, {"b": b.describe(service_url="pulsar://127.0.0.1:1")})

@@ -98,7 +98,7 @@ def test_a_word_that_proves_nothing_is_refused_with_the_remedy(metadata: list[pb
     run(scenario)
 
 
-def test_without_a_secret_nobody_is_a_replicator() -> None:
+def test_without_a_secret_no_client_is_a_replicator() -> None:
     async def scenario(east: Site, west: Site) -> None:
         object.__setattr__(west.actor_system.config, "replication_secret", b"")
         empty = replicator_proof(b"", "east", "west", "")

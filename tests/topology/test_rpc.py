@@ -43,7 +43,7 @@ async def until(condition: Callable[[], Any]) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_a_link_that_nobody_uses_stays_open() -> None:
+def test_an_unused_connection_stays_open() -> None:
     async def scenario() -> None:
         server, peer = RpcServer(Peer(), KEY), Peer()
         rpc_connection = await connect(HOST, await server.start(HOST), peer, KEY)
@@ -55,7 +55,7 @@ def test_a_link_that_nobody_uses_stays_open() -> None:
     asyncio.run(scenario())
 
 
-def test_a_link_to_somebody_who_says_nothing_is_cut() -> None:
+def test_a_connection_to_a_silent_peer_is_cut() -> None:
     async def scenario() -> None:
         loop, peer = asyncio.get_running_loop(), Peer()
         mute = await loop.create_server(asyncio.Protocol, HOST, 0)
@@ -68,7 +68,7 @@ def test_a_link_to_somebody_who_says_nothing_is_cut() -> None:
     asyncio.run(scenario())
 
 
-def test_somebody_who_connects_and_says_nothing_is_sent_away() -> None:
+def test_a_client_that_connects_and_stays_silent_is_disconnected() -> None:
     async def scenario() -> None:
         server = RpcServer(Peer(), KEY)
         reader, writer = await asyncio.open_connection(HOST, await server.start(HOST))

@@ -31,7 +31,7 @@ def test_each_ledger_is_due_by_every_rule_of_time() -> None:
     assert list(due_times([CLOSED], 8_000, TopicPolicies.of(forever))) == []
 
 
-def test_ledgers_without_messages_wake_nobody() -> None:
+def test_ledgers_without_messages_activate_no_partition() -> None:
     empty = replace(CLOSED, entries=0, sealed_ms=9_000)
     assert list(due_times([CLOSED, empty], None, TopicPolicies.of(HOUR))) == [
         5_000 + 60 * MINUTE_MS
@@ -87,7 +87,7 @@ def setting(tmp_path):
         yield Setting(cluster)
 
 
-def test_what_gets_out_of_retention_goes_though_nobody_comes(setting) -> None:
+def test_expired_ledgers_of_unused_topics_are_trimmed(setting) -> None:
     admin = velaray.Admin(setting.cluster.admin_url)
     admin.set_policy_of(TOPIC, "retention", HOUR["retention"])
     setting.fill()
@@ -104,7 +104,7 @@ def test_what_gets_out_of_retention_goes_though_nobody_comes(setting) -> None:
     assert not setting.is_awake()  # that moment is over
 
 
-def test_without_retention_nobody_is_woken(setting) -> None:
+def test_without_retention_no_partition_is_activated(setting) -> None:
     setting.fill()
     setting.ahead_ms = 10_000 * MINUTE_MS
     assert not setting.is_awake()

@@ -221,7 +221,7 @@ TYPED = {"string": TEXT, "avro": ONE, "key-value": key_value(TEXT, ONE)}
 
 @pytest.mark.parametrize("order", list(itertools.permutations(["auto", "consumer", "producer"])))
 @pytest.mark.parametrize("typed", TYPED)
-def test_who_takes_any_schema_keeps_nobody_out_whatever_the_order(
+def test_consumers_of_any_schema_block_no_producer(
     run: Run, order: tuple[str, ...], typed: str
 ) -> None:
     async def scenario(world: World) -> None:
@@ -236,7 +236,7 @@ def test_who_takes_any_schema_keeps_nobody_out_whatever_the_order(
     run(scenario)
 
 
-def test_who_takes_any_schema_may_read_a_topic_without(run: Run) -> None:
+def test_consumers_of_any_schema_may_read_a_topic_without_one(run: Run) -> None:
     async def scenario(world: World) -> None:
         peer = await world.connect()
         await peer.produce(None, b"x")
@@ -272,7 +272,7 @@ def test_external_schemas_are_taken_where_no_others_are(run: Run) -> None:
 # -- look-ups ----------------------------------------------------------------------
 
 
-def test_the_front_door_tells_schemas_as_partitions_do(run: Run) -> None:
+def test_the_proxy_answers_schema_requests_as_partitions_do(run: Run) -> None:
     async def scenario(world: World) -> None:
         proxy, peer = await world.at_the_proxy(), await world.connect()
         assert (await proxy.get()).error_code == pb.TopicNotFound
@@ -440,7 +440,7 @@ def test_a_registry_is_idle_although_partitions_keep_its_answers(run: Run) -> No
     run(scenario)
 
 
-def test_a_registry_that_cant_be_read_is_refused_and_stops_nobody_else(run: Run) -> None:
+def test_an_unreadable_registry_is_refused_and_blocks_no_other_client(run: Run) -> None:
     """Nothing of it is changed; once it is whole again, all goes on."""
 
     async def scenario(world: World) -> None:

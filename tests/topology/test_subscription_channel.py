@@ -368,7 +368,7 @@ def test_what_was_granted_before_a_redelivery_keeps_its_epoch() -> None:
     run(scenario)
 
 
-def test_what_becomes_due_while_a_consumer_is_about_to_attach_is_told() -> None:
+def test_entries_due_while_a_consumer_attaches_are_reported() -> None:
     """Found by simulation, seed 44000024: the dispatcher kept it as delayed for ever."""
 
     async def scenario(setting: Setting) -> None:

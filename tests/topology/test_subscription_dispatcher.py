@@ -198,7 +198,7 @@ def test_nothing_is_delivered_from_where_a_reset_is_not_durable_yet():
 
 
 @pytest.mark.parametrize("rolling", [False, True])
-def test_nobody_gets_what_is_about_to_be_pending_in_a_transaction(rolling):
+def test_entries_about_to_be_pending_are_not_delivered(rolling):
     async def scenario(partition: FakePartition) -> None:
         partition.attach(1, 10)
         assert await partition.delivered() == [(1, offset) for offset in range(5)]
@@ -229,7 +229,7 @@ def test_nobody_gets_what_is_about_to_be_pending_in_a_transaction(rolling):
     with_partition(scenario)
 
 
-def test_the_end_is_told_after_the_last_entry_only():
+def test_the_end_is_announced_only_after_the_last_entry():
     async def scenario(partition: FakePartition) -> None:
         partition.attach(1, 100)
         await partition.delivered()
@@ -471,7 +471,7 @@ def test_a_grant_is_taken_back_when_something_ahead_is_acknowledged() -> None:
     leased(scenario)
 
 
-def test_who_waits_for_the_channel_goes_on_when_it_is_gone() -> None:
+def test_callers_that_wait_for_a_channel_continue_when_it_is_closed() -> None:
     async def scenario(partition: Stander) -> None:
         partition.attach(1, 10)
         await partition.delivered()
@@ -485,7 +485,7 @@ def test_who_waits_for_the_channel_goes_on_when_it_is_gone() -> None:
     leased(scenario)
 
 
-def test_who_is_refused_ends_a_grant_for_a_moment_only() -> None:
+def test_a_refused_consumer_interrupts_a_lease_only_briefly() -> None:
     async def scenario(partition: Stander) -> None:
         partition.attach(1, 10)
         await partition.delivered()

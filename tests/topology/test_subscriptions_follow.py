@@ -156,7 +156,7 @@ def test_a_subscription_that_does_not_ask_for_it_stays_where_it_is(both: list[Cl
     follows.close()
 
 
-def test_whoever_dies_it_is_the_same_in_the_end(both: list[Cluster]) -> None:
+def test_subscriptions_converge_after_any_death(both: list[Cluster]) -> None:
     a, b, topic = mutual(both, "kills")
     at_a = subscribe(a, topic)
     total = 60

@@ -76,7 +76,7 @@ def copy(a: LocalCluster, admin: Admin, **more: Any) -> list[str]:
     return [step.text for step in steps]
 
 
-def test_all_that_a_tenant_has_is_told(pair: Pair) -> None:
+def test_all_metadata_of_a_tenant_is_read(pair: Pair) -> None:
     a, _ = pair
     found = read(a)
     space = found.namespaces[SPACE]

@@ -95,7 +95,7 @@ def test_what_nothing_else_is_written_after_is_written_by_itself(
     traced(scenario)
 
 
-def test_order_is_kept_and_who_is_gone_is_said_to_be() -> None:
+def test_facts_keep_their_order_and_include_departures() -> None:
     async def scenario(trace: Trace, runtime: Recorder) -> None:
         trace.attached(7, "carol", "")
         trace.delivered([delivery(7, 0, 4)])

@@ -230,7 +230,7 @@ def test_the_newest_message_is_the_newest_that_may_be_read() -> None:
     run(scenario)
 
 
-def test_a_transaction_takes_nothing_before_it_is_told_of_the_topic_nor_when_it_is_over() -> None:
+def test_a_transaction_accepts_nothing_before_a_topic_is_added_or_after_its_end() -> None:
     async def refused(setting: Setting, transaction: int, coordinator: int = 3) -> str:
         setting.send(b"x", transaction, coordinator)
         error = await setting.producer.next(pb.CommandSendError)
@@ -296,7 +296,7 @@ def test_a_verdict_outlives_the_coordinator_and_reaches_everybody(commit: bool) 
     run(scenario)
 
 
-def test_a_deadline_that_passed_while_nobody_was_there_aborts_at_once() -> None:
+def test_a_deadline_that_passed_during_downtime_aborts_at_once() -> None:
     async def scenario(setting: Setting) -> None:
         consumer = await setting.consume()
         transaction = await setting.begin(TOPIC, timeout_ms=5000)
@@ -311,7 +311,7 @@ def test_a_deadline_that_passed_while_nobody_was_there_aborts_at_once() -> None:
     run(scenario)
 
 
-def test_a_partition_wakes_the_coordinator_of_what_is_open_there() -> None:
+def test_a_partition_activates_the_coordinators_of_its_open_transactions() -> None:
     async def scenario(setting: Setting) -> None:
         transaction = await setting.begin(TOPIC, timeout_ms=5000)
         await setting.publish(b"1", transaction)
@@ -324,7 +324,7 @@ def test_a_partition_wakes_the_coordinator_of_what_is_open_there() -> None:
     run(scenario)
 
 
-def test_a_deleted_topic_stands_in_nobodys_way() -> None:
+def test_a_deleted_topic_does_not_block_completion() -> None:
     async def scenario(setting: Setting) -> None:
         other = "persistent://public/default/other"
         await setting.actor_system.call(ActorKey.catalog(), "ensure_topic", {"topic": other})
@@ -362,7 +362,7 @@ def test_a_verdict_that_comes_while_the_coordinator_is_asked_makes_its_answer_vo
     run(scenario)
 
 
-def test_begun_by_whoever_says_nothing_more_it_ends_by_its_deadline() -> None:
+def test_an_abandoned_transaction_ends_by_its_deadline() -> None:
     async def scenario(setting: Setting) -> None:
         begun = await setting.coordinating.ask(Begin(timeout_ms=100))
         setting.now_ms += 200
@@ -438,7 +438,7 @@ def test_an_acknowledgement_counts_when_its_transaction_commits(commit: bool, cr
     run(scenario)
 
 
-def test_what_is_pending_in_a_transaction_is_nobody_elses() -> None:
+def test_pending_messages_are_delivered_to_no_other_consumer() -> None:
     async def scenario(setting: Setting) -> None:
         consumer = await setting.consume()
         await setting.publish(b"1")
@@ -458,7 +458,7 @@ def test_what_is_pending_in_a_transaction_is_nobody_elses() -> None:
     run(scenario)
 
 
-def test_a_deleted_subscription_stands_in_nobodys_way() -> None:
+def test_a_deleted_subscription_does_not_block_completion() -> None:
     async def scenario(setting: Setting) -> None:
         consumer = await setting.consume()
         await setting.publish(b"1")

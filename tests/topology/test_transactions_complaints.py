@@ -380,7 +380,7 @@ def run_with(settings: JournalSettings, scenario: Any) -> None:
     asyncio.run(main())
 
 
-def test_who_acknowledges_before_the_consumer_is_back_is_told_to_come_again() -> None:
+def test_an_acknowledgement_before_the_consumer_is_back_is_retriable() -> None:
     """Pulsar's Java client has no class for ConsumerNotFound: the transaction would fail for it."""
 
     async def scenario(setting: Setting) -> None:

@@ -194,7 +194,7 @@ def test_what_was_never_fed_to_a_new_consumer_comes_to_it_after_an_abort() -> No
     run(scenario)
 
 
-def test_nobody_need_be_connected_when_a_transaction_ends() -> None:
+def test_a_transaction_ends_without_connected_clients() -> None:
     async def scenario(setting: Setting) -> None:
         consumer = await setting.consume(kind=SHARED)
         for number in range(3):
@@ -217,7 +217,7 @@ def test_nobody_need_be_connected_when_a_transaction_ends() -> None:
     run(scenario)
 
 
-def test_a_deleted_topic_s_successor_is_told_of_what_it_took() -> None:
+def test_a_deleted_topics_successor_applies_its_own_transactions() -> None:
     """And not its predecessor, which took something in the same transaction."""
 
     async def scenario(setting: Setting) -> None:

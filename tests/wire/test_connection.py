@@ -580,7 +580,7 @@ def test_a_lost_connection_keeps_no_buffer() -> None:
         tracemalloc.stop()
 
 
-def test_abort_tells_its_reason() -> None:
+def test_abort_reports_its_reason() -> None:
     async def scenario() -> None:
         async with Server() as server:
             _, _, recorder = await server.connect()

@@ -51,7 +51,7 @@ async def never_told(recorder: Recorder) -> None:
 
 
 @pytest.mark.parametrize("behind", [b"", SEND, SEND + SEND[:30], b"\xff" * 9])
-def test_what_was_received_and_not_handled_goes_to_who_takes_the_socket(behind: bytes) -> None:
+def test_received_unhandled_bytes_go_to_the_new_owner_of_the_socket(behind: bytes) -> None:
     async def scenario() -> None:
         async with Server() as server:
             reader, writer, recorder = await server.connect()

@@ -32,7 +32,7 @@ def metadata(**fields: Any) -> MessageMetadata:
         ({}, None),
     ],
 )
-def test_who_gets_an_entry(fields: dict[str, Any], why: PassedOver | None) -> None:
+def test_destinations_of_an_entry(fields: dict[str, Any], why: PassedOver | None) -> None:
     found = judge(build_entry(metadata(**fields), b"payload"), "b", 1000)
     if why is not None:
         assert found is why
@@ -45,7 +45,7 @@ def test_who_gets_an_entry(fields: dict[str, Any], why: PassedOver | None) -> No
     "entry",
     [b"", b"short", seal_entry(b"\0\0\0\x03\xff\xff\xffxyz"), seal_entry(b"\0\0\0\0payload")],
 )
-def test_what_nobody_can_read_is_passed_over(entry: bytes) -> None:
+def test_unreadable_entries_are_skipped(entry: bytes) -> None:
     assert judge(entry, "b", 0) is PassedOver.UNDECODABLE
 
 
@@ -86,7 +86,7 @@ def test_a_stamp_says_where_from_and_leaves_the_rest() -> None:
     assert found == before
 
 
-def test_a_stamp_believes_nobody_and_ends_transactions() -> None:
+def test_stamping_overwrites_replication_fields_and_ends_transactions() -> None:
     found = metadata(txnid_most_bits=1, txnid_least_bits=2)
     for value in ("9:9", "8:8"):
         found.properties.add(key=SOURCE_POSITION, value=value)
