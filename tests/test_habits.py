@@ -71,10 +71,12 @@ def test_numbers_of_decisions_are_unique() -> None:
 
 
 @pytest.mark.parametrize("path", decisions(), ids=lambda path: path.stem)
-def test_a_decision_has_its_number_and_a_status(path: Path) -> None:
+def test_a_decision_has_its_number_a_status_and_the_headings_of_the_template(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.startswith(f"# {path.name[:4]} ")
     assert re.search(r"^\*\*Status\.\*\* (Proposed|Accepted|Superseded by)\b", text, re.MULTILINE)
+    for heading in ("Context", "Decision", "Alternatives", "Consequences"):
+        assert re.search(rf"^(\*\*|## ){heading}\b", text, re.MULTILINE), heading
 
 
 def test_mypy_checks_every_package_strictly() -> None:
