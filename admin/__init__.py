@@ -12,7 +12,7 @@ def __getattr__(name: str) -> Any:
     # is in a higher layer.
     if name == "Admin":
         warnings.warn(
-            "import Admin from velaray; the old path goes away in the next version",
+            "import Admin from velaray; the old path will be removed in the next version",
             DeprecationWarning,
             stacklevel=2,
         )

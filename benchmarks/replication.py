@@ -1,7 +1,7 @@
 """How fast a topic is replicated to another cluster, and how late what is published is there.
 
-Two clusters, each with a Ray of its own in processes of its own, on this machine. What is
-replicated is a backlog: the other cluster can't be reached while the official client publishes, so
+Two clusters, each with a Ray of its own in processes of its own, on this machine. The replicated
+data is a backlog: the other cluster can't be reached while the official client publishes, so
 publishing is measured without replication beside it. Then its address is mended, and the time is
 taken until the other cluster has confirmed everything. Before that some messages have gone all the
 way, so that the actors of both clusters run.

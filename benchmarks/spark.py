@@ -5,8 +5,8 @@ sink with the same rows, and for what a trigger costs whatever it reads, the rat
 source in Python that makes up its rows: what Spark itself needs for one.
 
 A streaming query runs for weeks: how fast its source is, is measured in one that runs, and has
-read something before. All rows appear to it at once, by a commit or as files. What is counted is
-the time of the triggers that read them, from asking for offsets to the commit log. Queries from
+read something before. All rows appear to it at once, by a commit or as files. The measured time is
+that of the triggers that read them, from the request for offsets to the commit log. Queries from
 their start to their end are measured as well: starting one takes about as long as the rest.
 """
 

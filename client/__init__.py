@@ -12,7 +12,7 @@ def __getattr__(name: str) -> Any:
     # is in a layer above.
     if name == "Client":
         warnings.warn(
-            "import Client from velaray; the old path goes away in the next version",
+            "import Client from velaray; the old path will be removed in the next version",
             DeprecationWarning,
             stacklevel=2,
         )

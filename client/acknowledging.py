@@ -83,7 +83,7 @@ class Acknowledger:
         self._timer: asyncio.TimerHandle | None = None
         self._receipt: asyncio.Task[None] | None = None
         self._turns: dict[Transaction, _Turn] = {}
-        # What was acknowledged in each transaction, by entry, as bits; -1 is a whole entry.
+        # The messages acknowledged in each transaction, by entry, as bits; -1 is a whole entry.
         self._used: WeakKeyDictionary[Transaction, dict[Where, int]] = WeakKeyDictionary()
 
     def __len__(self) -> int:

@@ -166,8 +166,8 @@ class AckTracker:
     def individual_bits(self, where: Where, size: int, bits: int, tell: bool = False) -> bool:
         """As `individual` for all messages of a batch of ``size`` whose bits are set.
 
-        ``size`` 0 is an entry that is no batch. With ``tell`` the acknowledgement is sent even if
-        acknowledgements of single messages aren't.
+        ``size`` 0 is an entry that is no batch. ``tell`` sends the acknowledgement even if
+        acknowledgements of single messages aren't sent.
         """
         if not size:
             self._whole(where)

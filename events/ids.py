@@ -22,7 +22,7 @@ UINT64_MAX = (1 << 64) - 1
 INT64_MAX = (1 << 63) - 1
 INT32_MAX = (1 << 31) - 1
 REPLICATOR_PREFIX = "pulsar.repl."
-"""Begins the names of replicators, of their producers and of their subscriptions."""
+"""The prefix of the names of replicators, of their producers and of their subscriptions."""
 _ID_TEXT = re.compile(r"-?[0-9]{1,19}:-?[0-9]{1,19}(?::-?[0-9]{1,10}){0,2}")
 
 
@@ -48,7 +48,7 @@ def cluster_number_of(ledger_id: int) -> int:
 
 
 class Position(NamedTuple):
-    """Where an entry is: ledger id and entry id. Ordered as the log is.
+    """The place of an entry: ledger id and entry id. Ordered as the log.
 
     ``EARLIEST`` is before every entry and ``LATEST`` after every entry; entry id -1 is
     the place before the first entry of a ledger.
@@ -62,7 +62,7 @@ class Position(NamedTuple):
 
 
 class TransactionId(NamedTuple):
-    """A transaction: the number of its coordinator, and which of that one's it is.
+    """A transaction: the number of its coordinator, and its sequence there.
 
     Sequences count from 1 per coordinator and are never used again. Printed as Pulsar does.
     """
@@ -306,7 +306,7 @@ class TopicName:
         return replace(self, partition=partition)
 
     def members(self, partitions: int) -> list[TopicName]:
-        """The partitions of this topic, which has so many; of a plain one (0) itself."""
+        """The names of this topic's partitions, given their number; for 0 the topic itself."""
         return [self.of_partition(number) for number in range(partitions)] or [self]
 
     @property
@@ -333,8 +333,8 @@ class ActorKind(StrEnum):
     """Deletes ledgers that no manifest lists. It owns no journal: its work list is in topics."""
 
     INBOUND_REPLICATOR = "puller"
-    """Brings one partition what another cluster publishes. It owns no journal: how far it is, is
-    kept there."""
+    """Copies what another cluster publishes to one partition. It owns no journal: its position is
+    kept in that cluster."""
 
 
 _PARTS = {
@@ -347,16 +347,16 @@ _PARTS = {
     ActorKind.GARBAGE_COLLECTOR: 1,
     ActorKind.INBOUND_REPLICATOR: 6,
 }
-"""How many parts a key's text has after its kind."""
+"""The number of parts after the kind in a key's text."""
 _NUMBERED = (ActorKind.COORDINATOR, ActorKind.GARBAGE_COLLECTOR)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ActorKey:
-    """Who an actor is. Its journal, its Ray name and its links all follow from this key.
+    """The identity of an actor. Its journal, its Ray name and its RPC connections follow from it.
 
-    The incarnations tell a topic (or subscription) from an earlier one of the same name,
-    so that nothing that belonged to the deleted one can be mistaken for the new one's.
+    The incarnations distinguish a topic (or subscription) from an earlier one of the same name, so
+    that no data of the deleted one is mistaken for that of the new one.
     """
 
     kind: ActorKind
@@ -382,7 +382,7 @@ class ActorKey:
 
     @classmethod
     def of_garbage_collector(cls, number: int) -> ActorKey:
-        """One of those that delete ledgers."""
+        """One of the actors that delete ledgers."""
         return cls(ActorKind.GARBAGE_COLLECTOR, partition=number)
 
     @classmethod
@@ -399,12 +399,12 @@ class ActorKey:
 
     @classmethod
     def of_partitions(cls, topic: TopicName, incarnation: int, partitions: int) -> list[ActorKey]:
-        """All partitions of a topic that has so many, see `TopicName.members`."""
+        """All partitions of a topic with this number of partitions; see `TopicName.members`."""
         return [cls.of_partition(name, incarnation) for name in topic.members(partitions)]
 
     @classmethod
     def of_schema_registry(cls, topic: TopicName, incarnation: int) -> ActorKey:
-        """Where the versions of a topic's schema are, the same for all of its partitions."""
+        """The schema registry of a topic, the same for all of its partitions."""
         return replace(cls.of_partition(topic.topic, incarnation), kind=ActorKind.SCHEMA_REGISTRY)
 
     def of_subscription(self, subscription: str, incarnation: int) -> ActorKey:
@@ -417,7 +417,8 @@ class ActorKey:
         )
 
     def of_inbound_replicator(self, cluster: str) -> ActorKey:
-        """Who brings this partition what ``cluster`` publishes. Raises `InvalidNameError`."""
+        """The actor that copies messages of ``cluster`` to this partition. Raises
+        `InvalidNameError`."""
         return replace(
             self, kind=ActorKind.INBOUND_REPLICATOR, cluster=check_name("cluster", cluster)
         )

@@ -1,4 +1,4 @@
-"""A part of a state as a checkpoint has it: its bytes, or where they are and how to read them."""
+"""A segment of a state in a checkpoint: its bytes, or their place and a way to read them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class StoredSegment:
     ledger.
 
     ``read`` reads the bytes again, at once, and compares their digest. If they are damaged or gone
-    it raises what the journal raises; then the journal must be recovered anew.
+    it raises what the journal raises; then the journal must be recovered again.
     """
 
     name: str
@@ -41,7 +41,7 @@ def digest_of(segment: Segment) -> bytes:
 
 
 def bytes_of(segments: Mapping[str, Segment]) -> dict[str, bytes]:
-    """The same segments, with those that are stored read."""
+    """The segments as bytes: stored ones are read."""
     return {
         name: segment if isinstance(segment, bytes) else segment.read()
         for name, segment in segments.items()

@@ -1,4 +1,4 @@
-"""What a schema is, and which schemas get along: pure, nothing here reads or writes anything."""
+"""Schemas and their compatibility. Pure: nothing here does I/O."""
 
 from velaray.schemas.info import InvalidSchemaError, KeyValueEncoding, SchemaInfo, SchemaType
 

@@ -1,6 +1,6 @@
-"""Avro schemas, parsed: names resolved to what they stand for, and one text for equal schemas.
+"""Parses Avro schemas: resolves names, and gives equal schemas one canonical text.
 
-As strict as Pulsar's brokers are: names may have ``$`` in them, defaults aren't looked at.
+As strict as Pulsar's brokers: names may contain ``$``, and defaults aren't checked.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ NOTHING = _Nothing.NOTHING
 
 @dataclass(slots=True, eq=False)
 class AvroType:
-    """A type: ``kind`` is Avro's name for it, or ``union``; what doesn't apply is empty.
+    """A type: ``kind`` is Avro's name for it, or ``union``; fields that don't apply are empty.
 
-    ``name`` and ``aliases`` are full names. ``properties`` are what Avro knows nothing of, and
-    logical types.
+    ``name`` and ``aliases`` are full names. ``properties`` are attributes that Avro doesn't define,
+    and logical types.
     """
 
     kind: str
@@ -152,7 +152,7 @@ class _Parser:
         return found
 
     def _define(self, found: AvroType, raw: dict[str, Any], space: str, path: str) -> str:
-        """Name a type; returns the namespace in which names inside of it are."""
+        """Register a named type; return the namespace for names inside it."""
         given = _required(raw, "name", str, path)
         if "." not in given and isinstance(raw.get("namespace"), str):
             space = raw["namespace"]
@@ -225,10 +225,10 @@ def _wrong(path: str, problem: str) -> InvalidSchemaError:
 
 
 def canonical_avro(schema: AvroType) -> str:
-    """A text that is the same for schemas that Avro takes for equal.
+    """A text that is equal for schemas that are equal to Avro.
 
-    Documentation, aliases, the order of keys and the way in which names are spelled don't count;
-    defaults and properties that Avro doesn't know do.
+    Documentation, aliases, the order of keys and the spelling of names don't count; defaults and
+    properties that Avro doesn't define do.
     """
     return json.dumps(_plain(schema, set()), sort_keys=True, separators=(",", ":"))
 

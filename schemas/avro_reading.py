@@ -1,11 +1,10 @@
-"""Whether what was written under one Avro schema can be read under another one.
+"""Checks whether data written under one Avro schema can be read under another one.
 
-The rules are those of schema resolution in Avro's specification, and of names those of Java's
-Avro, with which Pulsar's brokers compare: names of records don't count, of enums and fixed types
-the last part does. In a reader's union a branch of the same full name is the one that reads;
-otherwise a record of any name that can. Recursive types are decided as a whole: every pair of
-types that has to be looked at is assumed to be readable until something says otherwise, which is
-then carried to all pairs that depend on it.
+The rules are those of schema resolution in Avro's specification, except for names, which follow
+Java's Avro, as in Pulsar's brokers: names of records don't count, and the last part of the names of
+enums and fixed types does. In a reader's union the branch of the same full name reads; without one,
+any record branch that can. Recursive types are decided together: every pair of types is assumed to
+be readable until a problem is found, which then applies to all pairs that depend on it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ MOST_PROBLEMS = 20
 
 
 class Problem(NamedTuple):
-    """Why something can't be read, and where in the reader's schema."""
+    """A reason why data can't be read, and its place in the reader's schema."""
 
     path: str
     text: str
@@ -53,8 +52,8 @@ class _Part(NamedTuple):
 
 @dataclass(slots=True)
 class _Found:
-    """What one pair comes to: its own problems; parts that must all be readable; and, for a
-    union of the reader's, branches of which one must be."""
+    """The result for one pair: its own problems; parts that must all be readable; and, for a
+    reader's union, branches of which at least one must be."""
 
     problems: list[tuple[str, str]] = field(default_factory=list)
     parts: list[_Part] = field(default_factory=list)
@@ -67,7 +66,7 @@ class _Found:
 
 
 def reading_problems(reader: AvroType, writer: AvroType) -> list[Problem]:
-    """Why ``reader`` can't read all that is written as ``writer``; empty if it can."""
+    """The reasons why ``reader`` can't read all data of ``writer``; empty if it can."""
     root = _Part("", reader, writer)
     found = _everything(root)
     return list(_told(root, found, _failed(found)))[:MOST_PROBLEMS]
@@ -76,7 +75,7 @@ def reading_problems(reader: AvroType, writer: AvroType) -> list[Problem]:
 def writers_names(reader: AvroType, writer: AvroType) -> dict[str, set[str]]:
     """For each named type of the reader's, by full name: the writer's types that are read as it.
 
-    Libraries that compare names of records take these as aliases.
+    Libraries that compare the names of records use these as aliases.
     """
     root = _Part("", reader, writer)
     found = _everything(root)
@@ -110,7 +109,7 @@ def _everything(root: _Part) -> dict[_Pair, _Found]:
 
 
 def _failed(found: dict[_Pair, _Found]) -> set[_Pair]:
-    """The pairs that can't be read: those with problems, and what depends on them."""
+    """The pairs that can't be read: those with problems, and those that depend on them."""
     dependents: dict[_Pair, list[_Pair]] = {}
     for pair, known in found.items():
         for part in (*known.parts, *(known.branches or ())):

@@ -1,4 +1,4 @@
-"""Whether a schema gets along with those of a topic: Pulsar's strategies and its checkers."""
+"""The compatibility of a schema with those of a topic: Pulsar's strategies and checkers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from velaray.schemas.validation import AVRO_FORMS, identity, legacy_id
 
 
 class Strategy(StrEnum):
-    """What a new schema must be able to do with the ones before it, by Pulsar's names."""
+    """The required compatibility of a new schema with earlier ones, by Pulsar's names."""
 
     ALWAYS_INCOMPATIBLE = "ALWAYS_INCOMPATIBLE"
     ALWAYS_COMPATIBLE = "ALWAYS_COMPATIBLE"
@@ -43,7 +43,7 @@ _TWINS = {
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How schemas of a topic are compared.
+    """The rules for comparing the schemas of a topic.
 
     ``native_fields`` compares the fields of PROTOBUF_NATIVE messages, where Pulsar compares
     their names only.
@@ -66,10 +66,10 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Incompatibility:
-    """Why a schema doesn't get along with a version, and where in the reader's schema.
+    """The reason why a schema isn't compatible with a version, and its place in the reader's
+    schema.
 
-    ``reads``: the schema can't read what was written under ``version``; else it's the other way
-    round.
+    ``reads``: the schema can't read data of ``version``; otherwise the reverse.
     """
 
     version: int
@@ -113,9 +113,10 @@ _CONSUMERS = {
 def producer_problems(
     info: SchemaInfo, live: Sequence[Known], rules: Rules
 ) -> list[Incompatibility]:
-    """Why ``info`` can't become the version after ``live`` (oldest first); empty if it can.
+    """The reasons why ``info`` can't become the version after ``live`` (oldest first); empty if it
+    can.
 
-    ``info`` is valid; a version that isn't gets along with none.
+    ``info`` must be valid; an invalid version is compatible with nothing.
     """
     if not live or rules.strategy is Strategy.ALWAYS_COMPATIBLE:
         return []
@@ -127,10 +128,10 @@ def producer_problems(
 def consumer_problems(
     info: SchemaInfo, live: Sequence[Known], rules: Rules
 ) -> list[Incompatibility]:
-    """Why a consumer with ``info`` may not read a topic with ``live`` versions (at least one);
-    empty if it may.
+    """The reasons why a consumer with ``info`` may not read a topic with ``live`` versions (at
+    least one); empty if it may.
 
-    Under ALWAYS_INCOMPATIBLE it may if its schema is one of them: that changes nothing.
+    Under ALWAYS_INCOMPATIBLE it may if its schema is one of them.
     """
     if rules.strategy is Strategy.ALWAYS_COMPATIBLE:
         return []
@@ -178,7 +179,7 @@ def _compare(reader: SchemaInfo, writer: SchemaInfo, rules: Rules) -> Iterator[P
 
 
 def _compare_avro_forms(reader: SchemaInfo, writer: SchemaInfo) -> Iterator[Problem]:
-    """As Pulsar, a JSON schema in the older form gets along with any in the newer one."""
+    """As in Pulsar, a JSON schema in the older form is compatible with any in the newer one."""
     if reader.type is SchemaType.JSON:
         ids = legacy_id(reader), legacy_id(writer)
         if None in ids and ids != (None, None):

@@ -12,7 +12,7 @@ _LENGTH = struct.Struct(">i")
 
 
 class InvalidSchemaError(ValueError):
-    """A schema that can't be stored or used; the message says what is wrong with it."""
+    """A schema that can't be stored or used, for the reason in the message."""
 
 
 class SchemaType(StrEnum):
@@ -47,7 +47,7 @@ class SchemaType(StrEnum):
 
 
 class KeyValueEncoding(StrEnum):
-    """Where the key of a KEY_VALUE message is: in the payload, or in the message's key."""
+    """The place of the key of a KEY_VALUE message: in the payload, or in the message's key."""
 
     INLINE = "INLINE"
     SEPARATED = "SEPARATED"
@@ -108,7 +108,7 @@ def split_key_value(info: SchemaInfo) -> tuple[SchemaInfo, SchemaInfo]:
 
 
 def encoding_of(info: SchemaInfo) -> KeyValueEncoding:
-    """How a KEY_VALUE schema's messages have their keys. Raises `InvalidSchemaError`."""
+    """The encoding of a KEY_VALUE schema. Raises `InvalidSchemaError`."""
     text = info.properties.get(KEY_VALUE_ENCODING, KeyValueEncoding.INLINE)
     try:
         return KeyValueEncoding(text)

@@ -1,7 +1,7 @@
 """PROTOBUF_NATIVE schemas: a message with all the files that describe it.
 
-Pulsar compares the name of the message and nothing else. `native_problems` looks at the fields:
-by number, as the bytes of a message name them.
+Pulsar compares only the name of the message. `native_problems` compares the fields by number, since
+encoded messages contain numbers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _READS = {
     _F.TYPE_SINT64: {_F.TYPE_SINT32},
     _F.TYPE_BYTES: {_F.TYPE_STRING},
 }
-"""Which other types a type reads without losing anything."""
+"""The other types that a type reads without loss."""
 
 
 def native_schema(message: Descriptor) -> bytes:
@@ -84,7 +84,7 @@ def parse_native(data: bytes) -> Descriptor:
 
 
 def _in_order(files: list[FileDescriptorProto]) -> list[FileDescriptorProto]:
-    """The files, each after those that it imports; what is imported in circles comes last."""
+    """The files, each after those that it imports; circular imports come last."""
     by_name = {file.name: file for file in files}
     placed: dict[str, FileDescriptorProto] = {}
     left = list(by_name.values())
@@ -98,7 +98,7 @@ def _in_order(files: list[FileDescriptorProto]) -> list[FileDescriptorProto]:
 
 
 def native_problems(reader: Descriptor, writer: Descriptor) -> list[Problem]:
-    """Why ``reader`` doesn't read all that is written as ``writer``; empty if it does."""
+    """The reasons why ``reader`` can't read all data of ``writer``; empty if it can."""
     found: list[Problem] = []
     left, seen = [("", reader, writer)], {(reader.full_name, writer.full_name)}
     while left and len(found) < MOST_PROBLEMS:
@@ -153,7 +153,7 @@ def _types(reader: FieldDescriptor, writer: FieldDescriptor) -> str:
 
 
 def _values(reader: FieldDescriptor, writer: FieldDescriptor, into: _Labels, outof: _Labels) -> str:
-    """As `_types`, for how many values there are."""
+    """As `_types`, for the numbers of values."""
     number, labels = reader.number, FieldDescriptorProto
     if outof[number] == labels.LABEL_REPEATED != into[number]:
         return f"holds one value, the writer's field has many (number {number})"

@@ -1,4 +1,4 @@
-"""What a registry stores: schemas that hold together, and when two of them are the same."""
+"""Validates schemas before they are stored, and decides which are equal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AVRO_FORMS = frozenset({SchemaType.AVRO, SchemaType.JSON, SchemaType.PROTOBUF})
 UNSTORED = frozenset(
     {SchemaType.NONE, SchemaType.BYTES, SchemaType.EXTERNAL, SchemaType.AUTO_CONSUME}
 )
-"""Types under which a client needs nothing to be stored, and nothing to be checked."""
+"""Types for which nothing is stored or checked."""
 _CLIENTS_ONLY = frozenset({SchemaType.AUTO, SchemaType.AUTO_CONSUME, SchemaType.AUTO_PUBLISH})
 _STRINGS = (b"", b"null")  # Pulsar's Python client sends the latter
 
@@ -29,7 +29,7 @@ _STRINGS = (b"", b"null")  # Pulsar's Python client sends the latter
 def validate(info: SchemaInfo, *, legacy_json: bool = False) -> None:
     """Raise `InvalidSchemaError`, which says why, unless ``info`` can be stored.
 
-    ``legacy_json`` takes JSON schemas in the form that clients older than Pulsar 2.1 wrote.
+    ``legacy_json`` accepts JSON schemas in the form of clients before Pulsar 2.1.
     """
     if info.type in _CLIENTS_ONLY:
         raise InvalidSchemaError(f"{info.type} is for clients only: it can't be stored")

@@ -65,7 +65,7 @@ class OldPaths(MetaPathFinder):
         if new is None:
             return None
         warnings.warn(
-            f"{fullname} moved to {new}; the old path goes away in the next version",
+            f"{fullname} moved to {new}; the old path will be removed in the next version",
             DeprecationWarning,
             stacklevel=2,
         )

@@ -1,9 +1,9 @@
-"""Commands: which message is which command, and their coding, the hot ones by hand.
+"""Encodes and decodes commands; hot commands without protobuf.
 
-A command is handed around as its own message (`CommandSubscribe`, `CommandFlow`, ...)
-without the `BaseCommand` around it. The two that carry entries are hot, so they're decoded to
-plain tuples: `Send` and `Message`. Everything that is coded by hand here covers the usual form
-of a command and leaves the unusual ones to protobuf; tests compare the two.
+A command is passed as its own message (`CommandSubscribe`, `CommandFlow`, ...)
+without the `BaseCommand` around it. The two that carry entries are hot, so they are decoded to
+plain tuples: `Send` and `Message`. The hand-written code covers the usual form of a command and
+leaves other forms to protobuf; tests compare the two.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ Command = Any
 
 
 class Send(NamedTuple):
-    """An entry on its way in. ``txn_id`` is (most, least); None where the client set nothing."""
+    """An entry from a producer. ``txn_id`` is (most, least); parts that the client didn't set are
+    None."""
 
     producer_id: int
     sequence_id: int
@@ -44,7 +45,8 @@ class Send(NamedTuple):
 
 
 class Message(NamedTuple):
-    """An entry on its way out. ``ack_set``: 64 bit words, a set bit is not acknowledged yet."""
+    """An entry for a consumer. ``ack_set``: 64 bit words; a set bit is an unacknowledged
+    message."""
 
     consumer_id: int
     ledger_id: int
@@ -87,7 +89,7 @@ def _fields_with_text(kind: Any) -> tuple[str, ...]:
     return tuple(field.name for field in kind.fields if _has_text(field))
 
 
-# An ACK has thousands of ids and hardly ever a text: only what can hold one is looked at.
+# An ACK has thousands of ids and rarely a text: only fields that can hold one are checked.
 _TEXTS = {number: _fields_with_text(field.message_type) for number, field in _FIELDS.items()}
 
 
@@ -304,7 +306,7 @@ def _long_varint(data: bytearray, at: int, end: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def _field_one(number: int) -> bytes:
-    # Producer, consumer and ledger ids: few, and each comes many times.
+    # Producer, consumer and ledger ids: few distinct ones, each used many times.
     return b"\x08" + varint(number)
 
 
@@ -322,7 +324,7 @@ def send_receipt(
     entry_id: int,
     highest_sequence_id: int | None = None,
 ) -> bytes:
-    """The frame of a SEND_RECEIPT; ledger and entry -1 say: a duplicate, stored before."""
+    """The frame of a SEND_RECEIPT; ledger and entry are -1 for a duplicate."""
     sequence = varint(sequence_id)
     entry = varint(entry_id)
     highest = b"" if highest_sequence_id is None else b"\x20" + varint(highest_sequence_id)
@@ -334,7 +336,7 @@ def send_receipt(
 def _around(
     producer_id: int, ledger_id: int, sequence_size: int, entry_size: int, highest_size: int
 ) -> tuple[bytes, bytes]:
-    # What stands before and between the sequence id and the entry id of a receipt.
+    # The bytes before and between the sequence id and the entry id of a receipt.
     producer = _field_one(producer_id)
     ledger = _field_one(ledger_id)
     position_size = len(ledger) + 1 + entry_size
@@ -344,7 +346,7 @@ def _around(
 
 
 def send_header(producer_id: int, sequence_id: int, messages: int, entry_size: int) -> bytes:
-    """The frame of a SEND that says nothing else, up to where its entry begins."""
+    """The frame of a SEND without other fields, up to its entry."""
     body = _field_one(producer_id) + b"\x10" + varint(sequence_id)
     if messages != 1:
         body += b"\x18" + varint(messages)
@@ -354,7 +356,7 @@ def send_header(producer_id: int, sequence_id: int, messages: int, entry_size: i
 
 
 class MessageHeaders:
-    """Makes the headers of MESSAGEs that differ in nothing but entry id and size."""
+    """Makes the headers of MESSAGEs that differ only in entry id and size."""
 
     __slots__ = ("_consumer", "_frames", "_ledger", "_partition", "_tail")
 
@@ -385,7 +387,7 @@ class MessageHeaders:
         return _SIZES.pack(size + 4 + entry_size, size) + before + entry + behind
 
     def _frame(self, length: int) -> tuple[int, bytes, bytes]:
-        # What stands around an entry id of so many bytes, and the size of the whole command.
+        # The bytes around an entry id of this size, and the size of the whole command.
         position_size = len(self._ledger) + length + len(self._partition)
         body_size = len(self._consumer) + 2 + position_size + len(self._tail)
         before = b"".join(

@@ -28,9 +28,10 @@ HIGH_WATER = 1024 * 1024
 
 _FLUSH_AT = 64 * 1024
 _LARGE = 4 * 1024
-"""Buffers of this size on average aren't joined: handing each over costs less than a copy."""
+"""Buffers of at least this average size aren't joined: passing each to the system costs less than a
+copy."""
 _MOST_BUFFERS = 1024
-"""So many the system takes at once."""
+"""The most buffers that the system accepts in one call."""
 _PING = command(pb.CommandPing())
 _PONG = command(pb.CommandPong())
 
@@ -63,23 +64,24 @@ class ConnectionHandler(Protocol):
     """
 
     def on_connected(self, connection: WireConnection) -> None:
-        """The connection is open; the first call."""
+        """Handle the opened connection; the first call."""
 
     def on_frame(self, connection: WireConnection, command: Command, entry: bytes | None) -> None:
-        """A command came; ``entry`` comes with a `Send` or a `Message` and only with these."""
+        """Handle a command; only a `Send` or a `Message` has an ``entry``."""
 
     def on_corrupt_entry(self, connection: WireConnection, error: CorruptEntryError) -> None:
-        """The entry of ``error.command`` is damaged. The connection goes on.
+        """Handle the damaged entry of ``error.command``. The connection stays open.
 
         A server answers SEND_ERROR in the order of its receipts; a client discards the
         message and acknowledges it with a validation error.
         """
 
     def on_writable(self, connection: WireConnection) -> None:
-        """The connection is writable again after it was not."""
+        """Handle that the connection is writable again."""
 
     def on_closed(self, connection: WireConnection, error: Exception | None) -> None:
-        """The connection is gone; the last call. ``error`` says why unless it was closed."""
+        """Handle the end of the connection; the last call. ``error`` is the reason, unless it was
+        closed."""
 
 
 class WireConnection(asyncio.BufferedProtocol):
@@ -137,7 +139,7 @@ class WireConnection(asyncio.BufferedProtocol):
     def write(self, frame: bytes | memoryview) -> None:
         """Send bytes: all of one tick of the event loop go to the socket together.
 
-        Does nothing once the connection is closed: `on_closed` tells.
+        Does nothing once the connection is closed, which `on_closed` reports.
         """
         if self.closed:
             return
@@ -185,7 +187,7 @@ class WireConnection(asyncio.BufferedProtocol):
         self._pending_size = 0
 
     def _write_large(self, buffers: Sequence[bytes | memoryview]) -> None:
-        """Give the socket what it takes from where it is; only the rest is copied."""
+        """Write to the socket without a copy; copy only the rest that it doesn't take."""
         transport = self._transport
         if self._fd >= 0 and not transport.get_write_buffer_size():
             buffers = write_some(self._fd, buffers)
@@ -209,12 +211,12 @@ class WireConnection(asyncio.BufferedProtocol):
         self._timer = self._loop.call_later(self._keep_alive, self._transport.abort)
 
     def abort(self, error: Exception | None = None) -> None:
-        """Close at once and drop what waits to be sent; nothing if the connection is gone."""
+        """Close at once and drop unsent bytes; no effect on a closed connection."""
         if not self.closed:
             self.closed = True
             self._error = error
         self._pending.clear()
-        if not self._gone:  # asyncio's transport fails then, if it had closed by itself
+        if not self._gone:  # asyncio's transport fails if it has closed already
             self._transport.abort()
 
     def detach(self, protocol: asyncio.Protocol) -> asyncio.Transport:
@@ -238,7 +240,7 @@ class WireConnection(asyncio.BufferedProtocol):
     # --- receiving -------------------------------------------------------------------------
 
     def pause_reading(self) -> None:
-        """Take in nothing more, frames already received included, until `resume_reading`.
+        """Handle no more frames, including received ones, until `resume_reading`.
 
         While paused, PING isn't answered either: the peer gives up after a minute or so.
         """
@@ -246,7 +248,7 @@ class WireConnection(asyncio.BufferedProtocol):
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Continue after `pause_reading`: first with the frames that were received before."""
+        """Continue after `pause_reading`, first with the frames that were received already."""
         if self._paused:
             self._paused = False
             self._loop.call_soon(self._resume)
@@ -334,7 +336,7 @@ class WireConnection(asyncio.BufferedProtocol):
         self.handler.on_connected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the socket's next bytes go."""
+        """The buffer for the socket's next bytes."""
         return self._parser.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:

@@ -1,4 +1,4 @@
-"""The copy of an entry that goes to a dead-letter topic: Pulsar's names, and what is kept."""
+"""Makes the copy of an entry for a dead-letter topic, with Pulsar's names."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ REAL_TOPIC = "REAL_TOPIC"
 REAL_SUBSCRIPTION = "REAL_SUBSCRIPTION"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 ORIGIN_MESSAGE_ID_OLD = "ORIGIN_MESSAGE_IDY_TIME"
-"""A misspelt name under which older clients look for the same."""
+"""A misspelt name of the same property, for older clients."""
 
 
 def dead_letter_topic(topic: str, subscription: str) -> str:
-    """Where Pulsar's clients put dead letters unless they're told."""
+    """The default dead-letter topic of Pulsar's clients."""
     return f"{topic}-{subscription}-DLQ"
 
 
@@ -41,12 +41,12 @@ class Courier:
         now_ms: int,
         schema_version: bytes = NO_VERSION,
     ) -> tuple[bytes, int]:
-        """The copy of an entry, and how many messages it has.
+        """The copy of an entry, and its number of messages.
 
-        Key, ordering key, event time, properties and payload stay, and which chunk it is. Of a
-        batch the messages in ``mask`` go (None: all); if it's encrypted, the whole of it. It bears
-        the ``schema_version`` that its schema has in the dead-letter topic.
-        Raises `MalformedEntryError` and `CompressionError`.
+        The copy keeps key, ordering key, event time, properties, payload and chunk number. Of a
+        batch it has the messages in ``mask`` (None: all), of an encrypted batch all messages. Its
+        ``schema_version`` is that of the dead-letter topic. Raises `MalformedEntryError` and
+        `CompressionError`.
         """
         metadata, payload = split_entry(entry)
         copied = MessageMetadata()
@@ -77,7 +77,7 @@ class Courier:
         return build_entry(copied, compress(kind, batch)), len(messages)
 
     def _mark(self, properties: Iterable[KeyValue], at: MessageId) -> None:
-        """Say where the message comes from, unless that is said already."""
+        """Add the properties of the message's origin, unless it has them."""
         parts = [at.ledger_id, at.entry_id, at.partition]
         if at.batch_index >= 0:
             parts.append(at.batch_index)

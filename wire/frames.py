@@ -1,9 +1,8 @@
-"""Frames: where one command ends and the next begins, and the opaque entry some carry.
+"""Frames: the boundaries of commands, and the opaque entries that some carry.
 
 A frame is ``[u32 size][u32 command size][command]`` and, for SEND and MESSAGE, an *entry*:
-``[0x0e01][u32 crc32c][u32 metadata size][metadata][payload]``. The entry is kept in this
-form in journals and caches and goes to consumers as it came. Nothing here looks inside its
-metadata.
+``[0x0e01][u32 crc32c][u32 metadata size][metadata][payload]``. The entry keeps this form in
+journals, in caches and for consumers. Nothing here reads its metadata.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ MAX_MESSAGE_SIZE = 5 * 1024 * 1024
 """The largest entry, in bytes, that a server accepts unless configured otherwise."""
 
 FRAME_PADDING = 10 * 1024
-"""What a frame may have over the largest entry."""
+"""The bytes of a frame beyond the largest entry."""
 
 ENTRY_HEADER_SIZE = 10
 """Magic, checksum and metadata size: where the metadata of an entry begins."""
@@ -115,12 +114,12 @@ class FrameParser:
 
     @property
     def buffered(self) -> int:
-        """How many bytes wait in the buffer."""
+        """The number of bytes in the buffer."""
         return self._end - self._start
 
     @property
     def capacity(self) -> int:
-        """How many bytes the buffer can hold now."""
+        """The present capacity of the buffer in bytes."""
         return len(self._buffer)
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:
@@ -132,7 +131,7 @@ class FrameParser:
             if capacity > _RETAINED_BUFFER and self._needed <= _RETAINED_BUFFER:
                 self._replace_buffer(_INITIAL_BUFFER)
             elif self._filled and capacity < _ROOMY_BUFFER:
-                # More came than there was room for: with more room it takes fewer calls.
+                # The buffer was filled: more room means fewer calls.
                 self._replace_buffer(min(2 * capacity, _ROOMY_BUFFER, self._limit + 4))
             self._filled = False
         else:
@@ -145,7 +144,7 @@ class FrameParser:
         return self._view[self._end :]
 
     def buffer_updated(self, size: int) -> None:
-        """``size`` bytes have been put into what `get_buffer` returned."""
+        """Note that ``size`` bytes were written into the buffer of `get_buffer`."""
         self._end += size
         self._filled |= self._end == len(self._buffer)
 
@@ -172,7 +171,7 @@ class FrameParser:
         return rest
 
     def release(self) -> None:
-        """Give the buffer back, with whatever waits in it: nothing more is received."""
+        """Release the buffer and its content: nothing more is received."""
         self._buffer = bytearray()
         self._view = memoryview(self._buffer)
         self._start = self._end = self._needed = 0
@@ -181,7 +180,7 @@ class FrameParser:
         """The next frame, or None if its last byte hasn't come yet.
 
         Raises a `FrameError`. Unless that is ``fatal``, the frame has been skipped and the
-        next call goes on after it; a fatal one is raised again by every further call.
+        next call continues after it; a fatal one is raised again by every further call.
         """
         start = self._start
         available = self._end - start

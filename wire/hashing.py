@@ -86,7 +86,7 @@ def partition_of(key: str, partitions: int, scheme: HashingScheme = HashingSchem
 
 
 def topics_hash(names: Iterable[str]) -> str:
-    """What clients compare to learn whether the topics of a namespace have changed.
+    """A hash by which clients detect changes of a namespace's list of topics.
 
     In hexadecimal, lowest byte first: some clients compute it too.
     """

@@ -64,7 +64,7 @@ def split_entry(entry: Buffer) -> tuple[MessageMetadata, memoryview]:
 
 
 def build_entry(metadata: MessageMetadata, payload: Buffer) -> bytes:
-    """The sealed entry of ``metadata`` and ``payload`` (already compressed, if it's to be)."""
+    """The sealed entry of ``metadata`` and ``payload`` (already compressed, if at all)."""
     return join_entry(metadata.SerializeToString(), payload)
 
 
@@ -81,7 +81,7 @@ def read_metadata(entry: Buffer) -> MessageMetadata:
 
 
 def message_count(entry: Buffer) -> int:
-    """How many messages a sealed entry holds, at least 1. Raises `MalformedEntryError`."""
+    """The number of messages in a sealed entry, at least 1. Raises `MalformedEntryError`."""
     count = read_metadata(entry).num_messages_in_batch
     if count < 1:
         raise MalformedEntryError(f"a batch of {count} messages")
@@ -89,7 +89,7 @@ def message_count(entry: Buffer) -> int:
 
 
 def publish_time(entry: Buffer) -> int:
-    """When the producer published it, in ms since 1970. Raises `MalformedEntryError`."""
+    """The publish time, in ms since 1970. Raises `MalformedEntryError`."""
     return read_metadata(entry).publish_time
 
 
@@ -112,9 +112,9 @@ def known_key_hash(entry: Buffer) -> int:
 def key_hash(entry: Buffer) -> int:
     """The hash that decides which Key_Shared consumer gets a sealed entry, 1 to 65535.
 
-    Of the ordering key, else the key; an entry without either has one of its own, of producer
-    and sequence id, so that such entries spread over all consumers. A batch has the keys that
-    its producer gave to the whole of it. Raises `MalformedEntryError`.
+    It is the hash of the ordering key, else of the key; without either, of producer and sequence
+    id, so that such entries spread over all consumers. The keys of a batch are those of its entry's
+    metadata. Raises `MalformedEntryError`.
     """
     metadata = open_entry(entry)[0]
     if metadata.HasField("ordering_key"):
@@ -123,7 +123,7 @@ def key_hash(entry: Buffer) -> int:
         return sticky_hash(f"{metadata.producer_name}-{metadata.sequence_id}".encode())
     key = metadata.partition_key.encode()
     if metadata.partition_key_b64_encoded:
-        with suppress(binascii.Error):  # else the text itself is as good a key
+        with suppress(binascii.Error):  # otherwise use the text itself as the key
             key = b64decode(key, validate=True)
     return sticky_hash(key)
 

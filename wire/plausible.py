@@ -26,7 +26,7 @@ _METADATA_SIZE_AT = ENTRY_HEADER_SIZE - 4
 
 
 def fault_of(send: Send, entry: bytes) -> str:
-    """The contradiction between a SEND and its entry, for people; "" if there is none."""
+    """The contradiction between a SEND and its entry, as text; "" if there is none."""
     highest = send.highest_sequence_id
     if send.sequence_id > INT64_MAX:
         return f"sequence_id {send.sequence_id} is above {INT64_MAX}, the largest one"
@@ -64,9 +64,9 @@ def _fault_of_batch(metadata: MessageMetadata, size: int) -> str:
 
 
 def count_in(metadata: MessageMetadata, size: int) -> int:
-    """How many messages an entry counts as whose payload has ``size`` bytes.
+    """The number of messages that an entry counts as; its payload has ``size`` bytes.
 
-    A count that can't be true counts as one message: clients discard such an entry whole.
+    An impossible count is treated as one message: clients discard such an entry as a whole.
     """
     count = metadata.num_messages_in_batch
     return count if count > 0 and not _fault_of_batch(metadata, size) else 1

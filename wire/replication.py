@@ -16,12 +16,12 @@ from velaray.events import ids
 from velaray.events.ids import Position
 
 SOURCE_POSITION = "__MSG_PROP_REPL_SOURCE_POSITION"
-"""The property that says where the source has the entry: "ledger:entry"."""
+"""The property with the entry's position in the source: "ledger:entry"."""
 REPLICATOR_PREFIX = ids.REPLICATOR_PREFIX
 REPLICATED_SUBSCRIPTION = "pulsar.replicated.subscription"
 """The property of a subscription with replicated progress ("true")."""
 PULL_PREFIX = "velaray-pull."
-"""Begins the names of subscriptions in other clusters which topics are pulled with."""
+"""The prefix of the subscriptions in other clusters from which topics are pulled."""
 _LONGEST = len("9223372036854775807:9223372036854775807")
 CLIENT_VERSION = "velaray-replicator"
 """The client version in CONNECT of a replicator or a tenant migration: it addresses this very
@@ -29,18 +29,19 @@ cluster, even if the tenant's home is another one."""
 
 
 DATA_ID = "velaray.data"
-"""The property with which a replicator's producer says what data its cluster has."""
+"""The property with the id of the data of a replicator's cluster."""
 PROOF = "velaray.proof"
-"""The property with which a replicator's producer proves whose replicator it is."""
+"""The property with a replicator's proof of the replication secret."""
 
 
 def server_version(name: str, data_id: str) -> str:
-    """How a server of this name presents itself whose cluster has this data ("": it isn't said)."""
+    """The version that a server of a cluster announces; it contains the id of the cluster's data
+    ("": none)."""
     return f"{name} {DATA_ID}={data_id}" if data_id else name
 
 
 def data_id_in(version: str) -> str:
-    """What `server_version` says of the data; "" if nothing."""
+    """The id of the data in a `server_version`; "" if there is none."""
     return version.partition(f" {DATA_ID}=")[2]
 
 
@@ -58,7 +59,7 @@ class Marker(IntEnum):
 
 
 class MalformedReplication(ValueError):
-    """A replicated entry or marker doesn't say what it must; the message says what is wrong."""
+    """A replicated entry or marker lacks required data, as the message says."""
 
 
 def replicator_name(source: str, target: str) -> str:

@@ -1,4 +1,4 @@
-"""Schemas on the wire, and the eight bytes that a version is there."""
+"""Schemas on the wire, and the eight bytes of a schema version."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NO_VERSION = b""
 """The schema version of messages that have none."""
 
 VERSION_BYTES = 8
-"""What every other version takes."""
+"""The size of a version in bytes."""
 
 _TYPES: dict[SchemaType, pb.Schema.Type] = {
     SchemaType.NONE: pb.Schema.NONE,
@@ -43,7 +43,7 @@ _NAMES = {number: name for name, number in _TYPES.items()}
 
 
 def to_proto(info: SchemaInfo) -> pb.Schema:
-    """As a command carries it; BYTES is NONE there.
+    """The protocol's form of a schema; BYTES is NONE there.
 
     Raises ValueError for AUTO and AUTO_PUBLISH, which no command carries.
     """
@@ -57,19 +57,19 @@ def to_proto(info: SchemaInfo) -> pb.Schema:
 
 
 def from_proto(schema: pb.Schema) -> SchemaInfo:
-    """What `to_proto` was given."""
+    """The inverse of `to_proto`."""
     pairs: Iterable[Any] = schema.properties
     properties = {pair.key: pair.value for pair in pairs}
     return SchemaInfo(_NAMES[schema.type], schema.name, schema.schema_data, properties)
 
 
 def version_bytes(version: int | None) -> bytes:
-    """A version as commands and metadata carry it; None: none."""
+    """A version in the form of commands and metadata; None: no version."""
     return NO_VERSION if version is None else version.to_bytes(VERSION_BYTES, "big")
 
 
 def read_version(raw: bytes) -> int | None:
-    """What `version_bytes` was given. Raises ValueError for bytes that are no version."""
+    """The inverse of `version_bytes`. Raises ValueError for invalid bytes."""
     if not raw:
         return None
     if len(raw) != VERSION_BYTES:

@@ -15,7 +15,7 @@ from velaray.wire.replication import SOURCE_POSITION
 
 
 class PassedOver(StrEnum):
-    """Why an entry isn't replicated."""
+    """The reason why an entry isn't replicated."""
 
     UNDECODABLE = "undecodable"
     """Its metadata is unreadable, so it can't be stamped."""
@@ -49,9 +49,9 @@ def judge(entry: bytes, target: str, too_old_ms: int, *, everything: bool = Fals
 
 
 def judge_pulled(entry: bytes, known: Collection[str], too_old_ms: int) -> Judged:
-    """`judge` for an entry that is pulled from another cluster: readers there may read it here,
-    even if its producer named other clusters. Entries that came there from one of the clusters
-    ``known`` are pulled from that cluster."""
+    """`judge` for an entry that is pulled from another cluster: it is pulled even if its producer
+    named other clusters. Entries that came there from one of the clusters ``known`` are pulled from
+    that cluster instead."""
     opened = _open(entry)
     if isinstance(opened, PassedOver):
         return opened
@@ -70,7 +70,7 @@ def _open(entry: bytes) -> Judged:
 
 
 def transaction_of(metadata: MessageMetadata) -> TransactionId | None:
-    """The transaction that the entry says it is of."""
+    """The transaction that the entry names."""
     if not (metadata.HasField("txnid_most_bits") and metadata.HasField("txnid_least_bits")):
         return None
     return TransactionId(metadata.txnid_most_bits, metadata.txnid_least_bits)
@@ -94,9 +94,9 @@ def labelled(entry: bytes, transaction: TransactionId) -> bytes:
 
 
 def stamp(metadata: MessageMetadata, source: str, position: Position) -> None:
-    """Say where the entry comes from, and that it's in no transaction, until it is labelled.
+    """Set the entry's source and remove its transaction, which `label` may set again.
 
-    Whatever its producer claimed to be its source position counts for nothing.
+    A source position that its producer claimed is removed.
     """
     for index in reversed(range(len(metadata.properties))):
         if metadata.properties[index].key == SOURCE_POSITION:
@@ -138,7 +138,7 @@ def stamped(
 
 
 def _takes_nothing_away(metadata: MessageMetadata) -> bool:
-    """Whether a stamp only says more."""
+    """Whether a stamp only adds fields."""
     return not (
         metadata.HasField("replicated_from")
         or metadata.HasField("txnid_most_bits")
@@ -153,7 +153,7 @@ def _claims_a_position(metadata: MessageMetadata) -> bool:
 
 @lru_cache(maxsize=1024)
 def _stamp_before(source: str, ledger_id: int, digits: int) -> bytes:
-    """An encoded stamp, up to an entry id of so many digits, which ends it."""
+    """An encoded stamp up to the entry id, which ends it and has this many digits."""
     by = MessageMetadata(replicated_from=source).SerializePartialToString()
     at = MessageMetadata()
     at.properties.add(key=SOURCE_POSITION, value=f"{ledger_id}:" + "0" * digits)

@@ -339,7 +339,7 @@ class CatalogMachine:
             sound = number == deleted_topic.topic.incarnation and (
                 deleted_topic.begun or deleted_topic.until_ms > 0
             )
-            require(sound, "a grave is that of its topic", str(number))
+            require(sound, "a deleted topic is stored under its own incarnation", str(number))
         require(not state.own or state.own in state.clusters, "this cluster is registered")
         for tenant_name, cluster in state.homes.items():
             elsewhere = cluster in state.clusters and cluster != state.own
@@ -362,7 +362,7 @@ class CatalogMachine:
         fresh = all(0 < number < state.next_incarnation for number in numbers)
         require(fresh, "the next incarnation is above all that were used")
         for scope, values in state.policies.items():
-            require(exists(state, scope), "a policy hangs on what exists", str(scope))
+            require(exists(state, scope), "a policy belongs to an existing scope", str(scope))
             require(bool(values), "no scope is kept without a policy", str(scope))
             for name, value in values.items():
                 valid = canonical(name, scope.level, value) == value

@@ -121,4 +121,4 @@ def check(state: Catalog) -> None:
     """Raise `InvariantViolation` naming the first broken invariant."""
     for tenant, each in state.incoming.items():
         at_source = not is_expected(each) or state.homes.get(tenant) == each.source
-        require(at_source, "a tenant that is expected is at home at the source", tenant)
+        require(at_source, "the home of an expected tenant is the source", tenant)

@@ -216,4 +216,4 @@ def check(state: Catalog) -> None:
         require(tenant in state.tenants, "a tenant that moves exists", tenant)
         home = each.target if each.phase is Phase.SWITCHED else None
         at_home = state.homes.get(tenant) == home
-        require(at_home, "a tenant is at home here until its migration switches", tenant)
+        require(at_home, "the home of a moving tenant is this cluster until the switch", tenant)

@@ -393,12 +393,14 @@ class CoordinatorMachine:
             name = str(sequence)
             require(known.sequence == sequence, "a transaction is found by its sequence", name)
             require(sequence < state.next_sequence, "sequences are never given again", name)
-            require(LEGAL[known.status] != frozenset(), "what is unfinished can go on", name)
+            require(
+                LEGAL[known.status] != frozenset(), "unfinished transactions can continue", name
+            )
             require(sequence not in state.aborted, "a verdict never changes", name)
             timed = known.timed_out and known.status != Status.ABORTING
             require(not timed, "what timed out is aborted", name)
             gone = known.spread and known.status != Status.COMMITTING
-            require(not gone, "what goes elsewhere is being committed", name)
+            require(not gone, "replicated transactions are being committed", name)
         state.aborted.check(0)
         require(state.aborted.end() <= state.next_sequence, "aborted ones were begun")
         waiting = {(t.deadline_ms, t.sequence) for t in _open(state)}

@@ -380,7 +380,7 @@ class Dispatcher:
         consumer, serving = self._leased, self._serving
         require(
             consumer is not None and first == self.next_offset,
-            "what is delivered without asking continues a standing grant",
+            "deliveries under a lease continue it",
             f"{len(sizes)} entries from {first}, next is {self.next_offset}",
         )
         assert consumer is not None and serving is not None
@@ -544,5 +544,5 @@ class Dispatcher:
         require(
             self._leased is None
             or (self._leased is self._only_candidate() and not self._in_flight.waiting),
-            "a standing grant is for the only candidate, with nothing to deliver again",
+            "a lease is for the only candidate, without redeliveries",
         )

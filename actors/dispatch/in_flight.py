@@ -646,13 +646,17 @@ class InFlightTracker:
         for first, end, owner in self.held:
             messages[owner] = messages.get(owner, 0) + self._messages_held(first, end)
             held.update(self._left_within(first, end))
-        require(held == set(self._left), "what is left is told of what is held", repr(self._left))
+        require(
+            held == set(self._left),
+            "remaining messages are known only for held batches",
+            repr(self._left),
+        )
         self.limits.check(self.consumers.values(), messages)
         for number, consumer in self.consumers.items():
             mine = RangeSet(self.held.of(number))
             require(
                 consumer.entries == mine.size() and all(at in mine for at in consumer.suspects),
-                "suspects are among the entries that are held",
+                "suspects are held entries",
                 f"{consumer.spec.name}: {consumer.entries}, {consumer.suspects}, holds {mine}",
             )
         if self.pending is not None and self.hashes is not None:
@@ -680,7 +684,11 @@ class InFlightTracker:
         kinds = {consumer.spec.type for consumer in self.consumers.values()}
         require(len(kinds) <= 1, "consumers are of one type", repr(kinds))
         for first, _, owner in self.held:
-            require(owner in self.consumers, "who holds entries is attached", f"{first}: {owner}")
+            require(
+                owner in self.consumers,
+                "consumers that hold entries are attached",
+                f"{first}: {owner}",
+            )
         for consumer in self.consumers.values():
             require(
                 consumer.permits >= 0 or consumer.permits + consumer.last_debit > 0,

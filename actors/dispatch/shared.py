@@ -189,4 +189,4 @@ class SharedDispatch:
             queued = consumer in self._levels.get(consumer.spec.priority, ())
             require(queued == consumer.queued, "consumers know where they queue", name)
             idle = not self._in_flight.can_take(consumer) or self._in_flight.limits.changed
-            require(queued or idle, "who has permits has a turn", name)
+            require(queued or idle, "consumers with permits are queued", name)

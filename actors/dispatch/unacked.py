@@ -79,7 +79,7 @@ class UnackedLimits:
             name, limit = consumer.spec.name, self._per_consumer
             require(
                 consumer.unacked == held.get(consumer.spec.consumer_id, 0),
-                "un-acknowledged messages are those that are held",
+                "un-acknowledged messages are the held ones",
                 f"{name}: {consumer.unacked}, holds {held}",
             )
             _check_block(name, consumer.blocked, consumer.unacked, limit)
@@ -94,11 +94,11 @@ class UnackedLimits:
 def _check_block(name: str, blocked: bool, unacked: int, limit: int) -> None:
     require(
         blocked or not limit or unacked < limit,
-        "who holds too many messages is blocked",
+        "consumers over the limit are blocked",
         f"{name}: {unacked} of {limit}",
     )
     require(
         not blocked or 2 * unacked >= limit > 0,
-        "who holds less than half of the limit isn't blocked",
+        "consumers below half of the limit aren't blocked",
         f"{name}: {unacked} of {limit}",
     )

@@ -72,8 +72,8 @@ class CompactedIndexMachine:
         offsets = state.offsets
         ascending = all(a < b for a, b in pairwise(offsets))
         require(ascending, "kept entries are in the order of the log")
-        require(set(state.masks).issubset(offsets), "what is kept in part is kept")
-        require(all(state.masks.values()), "something of each is kept")
+        require(set(state.masks).issubset(offsets), "partly kept batches are kept")
+        require(all(state.masks.values()), "partly kept batches aren't empty")
         if state.horizon:
             require(not offsets or offsets[-1] < state.horizon, "they are below the horizon")
 

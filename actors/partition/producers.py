@@ -206,7 +206,10 @@ class ProducerRegistry:
         ]
         require(len({spec.name for spec in everybody}) == len(everybody), "names are unique")
         require(not exclusive or len(self._connected) == 1, "an exclusive producer is alone")
-        require(bool(self._connected) or not self._waiting, "who can go on doesn't wait")
+        require(
+            bool(self._connected) or not self._waiting,
+            "producers wait only while others are connected",
+        )
         for spec in self._waiting.values():
             require(
                 spec.mode is AccessMode.WAIT_FOR_EXCLUSIVE,

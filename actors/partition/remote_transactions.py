@@ -354,15 +354,15 @@ def check(state: RemoteTransactions, entries: Transactions) -> None:
     transactions."""
     for transaction, topics in state.complete.items():
         goes = is_remote(transaction) and bool(topics)
-        require(goes, "what is complete is foreign and goes somewhere", str(transaction))
+        require(goes, "complete transactions are remote and have participants", str(transaction))
     for transaction in state.given_up:
         over = transaction not in entries.ongoing
-        require(over, "what was given up isn't ongoing", str(transaction))
+        require(over, "abandoned transactions aren't ongoing", str(transaction))
     for transaction, known in state.kept.items():
         known_all = known.arrived <= set(known.topics)
         require(known_all, "it arrives where it goes", str(transaction))
         whole = not known.commit or not known.missing
-        require(whole, "what is released has arrived everywhere", str(transaction))
+        require(whole, "released transactions have arrived everywhere", str(transaction))
 
 
 def snapshot(state: RemoteTransactions) -> dict[str, Segment]:

@@ -113,7 +113,7 @@ def check(dead: DeadLetters) -> None:
     numbers = set(dead.intended.values())
     require(len(numbers) == len(dead.intended), "dead letters have numbers of their own")
     require(
-        not numbers or max(numbers) < dead.next_number, "numbers of dead letters never come again"
+        not numbers or max(numbers) < dead.next_number, "numbers of dead letters are never reused"
     )
 
 

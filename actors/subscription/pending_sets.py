@@ -298,7 +298,7 @@ def check(pending: PendingAcks, cursor: Cursor) -> None:
     require(going == advancing, "one transaction at most acknowledges cumulatively", f"{going}")
     ranges = sum(mine.ranges.size() for _, mine in pending.items())
     owned_ranges = sum(end - first for first, end, _ in pending.owned(0, pending.end()))
-    require(ranges == owned_ranges, "who owns entries has them pending", f"{ranges}")
+    require(ranges == owned_ranges, "the owners of entries have them pending", f"{ranges}")
     _check_batches(pending, cursor)
 
 
@@ -316,7 +316,9 @@ def _check_batches(pending: PendingAcks, cursor: Cursor) -> None:
             require(once, "a message is pending in one transaction", f"{offset} in {transaction}")
             parts[offset] = parts.get(offset, 0) | bits
     for offset, bits in parts.items():
-        require(pending.bits(offset) == bits, "who holds messages has them pending", f"{offset}")
+        require(
+            pending.bits(offset) == bits, "the holders of messages have them pending", f"{offset}"
+        )
         known = cursor.ack_set(offset)
         require(
             not cursor.is_acked(offset) and (known is None or not bits & ~known),

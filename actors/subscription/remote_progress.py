@@ -506,7 +506,7 @@ def check(remote: TakenProgress) -> None:
     remote.taken.check()
     remote.counted.check()
     for cluster, waiting in remote.waiting.items():
-        require(bool(waiting), "who waits waits for something", cluster)
+        require(bool(waiting), "a waiting origin has progress", cluster)
         border = max(waiting.passed, waiting.up_to)
         for ledger_id, acked_ranges in waiting.ledgers.items():
             detail = f"{cluster}: {ledger_id}, {border}"

@@ -590,7 +590,7 @@ def _untidy_policy(state: Catalog) -> None:
         (_negative_partitions, "a topic's partitions are in range"),
         (_shared_incarnation, "no two topics share an incarnation"),
         (_counter_set_back, "the next incarnation is above all that were used"),
-        (_orphaned_policy, "a policy hangs on what exists"),
+        (_orphaned_policy, "a policy belongs to an existing scope"),
         (_empty_policies, "no scope is kept without a policy"),
         (_untidy_policy, "a policy is valid and canonical"),
     ],

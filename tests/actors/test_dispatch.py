@@ -425,8 +425,8 @@ def _split_message(made: Dispatcher) -> None:
         (SHARED, _held_and_waiting, "an entry is in one place"),
         (SHARED, _lost, "no entry is lost"),
         (SHARED, _permits, "permits are exceeded"),
-        (SHARED, _turn, "who has permits has a turn"),
-        (SHARED, _stranger, "who holds entries is attached"),
+        (SHARED, _turn, "consumers with permits are queued"),
+        (SHARED, _stranger, "consumers that hold entries are attached"),
         (SHARED, _unread, "what isn't read yet is nowhere"),
         (SHARED, _sizes_gone, "sizes of what may be delivered are known"),
         (SHARED, _split_message, "all chunks of a message"),
@@ -443,7 +443,7 @@ def test_a_broken_invariant_is_named(kind, damage, name) -> None:
         made.check()
 
 
-# ---- standing grants
+# ---- dispatch leases
 
 
 @pytest.mark.parametrize("kind", [SHARED, EXCLUSIVE, FAILOVER])
@@ -493,7 +493,7 @@ def test_what_was_acknowledged_meanwhile_is_not_held_by_its_consumer() -> None:
 
 def test_a_report_without_a_grant_is_refused() -> None:
     made = dispatcher(8, 1, kind=EXCLUSIVE)
-    with pytest.raises(InvariantViolation, match="without asking"):
+    with pytest.raises(InvariantViolation, match="under a lease"):
         made.lease_report(0, [1], {})
     made.dispatch()
     assert made.lease() is not None
@@ -678,7 +678,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 30))
     def deliver_leased(self, limit: int) -> None:
-        """A standing grant is taken, used up to a limit, reported and given back."""
+        """A lease is granted, used up to a limit, reported and released."""
         grant = self.subject.lease()
         if grant is None:
             return

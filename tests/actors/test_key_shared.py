@@ -418,7 +418,7 @@ def test_a_message_in_chunks_is_finished_where_it_began() -> None:
     made.check()
 
 
-# ---- standing grants
+# ---- dispatch leases
 
 
 def test_one_consumer_with_all_hashes_may_stand() -> None:

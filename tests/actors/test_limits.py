@@ -141,9 +141,9 @@ def _blocked(made: Dispatcher) -> None:
 @pytest.mark.parametrize(
     ("damage", "name"),
     [
-        (_uncounted, "un-acknowledged messages are those that are held"),
-        (_unblocked, "who holds too many messages is blocked"),
-        (_blocked, "less than half of the limit isn't blocked"),
+        (_uncounted, "un-acknowledged messages are the held ones"),
+        (_unblocked, "consumers over the limit are blocked"),
+        (_blocked, "below half of the limit aren't blocked"),
     ],
 )
 def test_a_broken_invariant_is_named(damage, name) -> None:

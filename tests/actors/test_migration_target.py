@@ -154,7 +154,7 @@ def _at_home_here(state: Catalog) -> None:
 
 @pytest.mark.parametrize(
     ("spoil", "invariant"),
-    [(_at_home_here, "a tenant that is expected is at home at the source")],
+    [(_at_home_here, "the home of an expected tenant is the source")],
 )
 def test_each_invariant_catches_its_breach(
     spoil: Callable[[Catalog], None], invariant: str

@@ -296,7 +296,7 @@ def _shared_number(state: Catalog) -> None:
     ("spoil", "invariant"),
     [
         (_unknown_target, "a tenant moves to another cluster, a registered one"),
-        (_at_home_too_early, "a tenant is at home here until its migration switches"),
+        (_at_home_too_early, "the home of a moving tenant is this cluster until the switch"),
         (_tenant_gone, "a tenant that moves exists"),
         (_leapt, "a migration goes from phase to phase"),
         (_number_again, "the next migration's number is above all that were used"),

@@ -128,7 +128,7 @@ def test_gone_twice_is_gone_once() -> None:
     [
         ([spec(1, name="p"), spec(2, name="p")], [], "names are unique"),
         ([spec(1, EXCLUSIVE), spec(2)], [], "an exclusive producer is alone"),
-        ([], [spec(3, WAIT)], "who can go on doesn't wait"),
+        ([], [spec(3, WAIT)], "producers wait only while others are connected"),
         ([spec(1)], [spec(3, EXCLUSIVE)], "only those who asked to wait"),
     ],
 )

@@ -325,10 +325,10 @@ def _early(state: PartitionState) -> None:
 @pytest.mark.parametrize(
     ("damage", "name"),
     [
-        (_ours, "what is complete is foreign and goes somewhere"),
-        (_ongoing, "what was given up isn't ongoing"),
+        (_ours, "complete transactions are remote and have participants"),
+        (_ongoing, "abandoned transactions aren't ongoing"),
         (_elsewhere, "it arrives where it goes"),
-        (_early, "what is released has arrived everywhere"),
+        (_early, "released transactions have arrived everywhere"),
     ],
 )
 def test_damage_is_noticed(damage, name: str) -> None:

@@ -73,5 +73,5 @@ def test_a_checkpoint_has_it_and_others_are_as_ever() -> None:
 def test_a_broken_state_is_noticed() -> None:
     story = given(MACHINE, LedgerOpened(ledger_id=1, epoch=1)).when(Begin(1000))
     story.state.unfinished[1].spread = dict(SPREAD)
-    with pytest.raises(InvariantViolation, match="what goes elsewhere is being committed"):
+    with pytest.raises(InvariantViolation, match="replicated transactions are being committed"):
         MACHINE.check(story.state)

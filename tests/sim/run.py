@@ -430,7 +430,7 @@ class World:
             times = 0
             await asyncio.sleep(1.0)
         if not await self._settled():
-            self._problems.append("who reads compacted hasn't got the newest value of every key")
+            self._problems.append("a compacted reader lacks the newest value of a key")
         self._problems.append(f"backlogs at the end: {backlogs}")
         return False
 

@@ -371,11 +371,11 @@ def test_a_dead_letter_that_a_full_disk_refused_is_forgotten_by_a_reset(
     with_partition(scenario)
 
 
-# ---- standing grants
+# ---- dispatch leases
 
 
 class Stander(FakePartition):
-    """A channel that takes part in standing grants, and delivers when it's told to."""
+    """A channel that accepts leases, and delivers on request."""
 
     def __init__(self) -> None:
         super().__init__()
