@@ -53,6 +53,7 @@ RULES: dict[str, Rule] = {
     "excepts are specific": lambda root: tidy_rules.excepts_are_specific(root, CATCH_ALLS),
     "nothing sleeps": lambda root: tidy_rules.nothing_sleeps(root, SLEEPERS),
     "back-off is in one module": tidy_rules.back_off_is_in_one_module,
+    "jitter comes from the actor system": tidy_rules.jitter_comes_from_the_actor_system,
     "no word of the workplace": tidy_rules.no_word_of_the_workplace,
     "layers are typed packages": tidy_rules.layers_are_typed_packages,
     "documents point at files": tidy_rules.documents_point_at_files,
@@ -458,3 +459,11 @@ def test_back_off_by_hand_is_caught(tmp_path: Path, loop: str) -> None:
 def test_rounds_and_back_off_by_the_module_are_not_faults(tmp_path: Path, loop: str) -> None:
     text = "async def f():\n" + "\n".join(f"  {line}" for line in loop.splitlines())
     assert tidy_rules.back_off_is_in_one_module(tree(tmp_path, broker__m_py=text)) == []
+
+
+@pytest.mark.parametrize("call", ["Backoff()", "retry.Backoff(0.1, 30.0)"])
+def test_jitter_from_elsewhere_is_caught(tmp_path: Path, call: str) -> None:
+    ours = "backoff = self.actor_system.backoff()"
+    root = tree(tmp_path, geo__m_py=call, broker__m_py=ours, client__m_py=call)
+    (found,) = tidy_rules.jitter_comes_from_the_actor_system(root)
+    assert "geo/m.py:1: jitter" in found

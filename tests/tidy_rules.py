@@ -570,6 +570,16 @@ def back_off_is_in_one_module(root: Path, home: str = RETRIES) -> list[str]:
     return sorted(set(faults))
 
 
+def jitter_comes_from_the_actor_system(root: Path) -> list[str]:
+    """Actors make a `Backoff` by `ActorSystem.backoff`, whose jitter a simulation repeats."""
+    return [
+        f"{source.at(call)}: jitter from the global random; use ActorSystem.backoff"
+        for source in sources(root, ["broker", "geo"])
+        for call in ast.walk(source.tree)
+        if isinstance(call, ast.Call) and ast.unparse(call.func).split(".")[-1] == "Backoff"
+    ]
+
+
 def _sleeps_between_attempts(loop: ast.While | ast.For | ast.AsyncFor) -> Iterator[ast.Call]:
     handlers = [node for node in ast.walk(loop) if isinstance(node, ast.ExceptHandler)]
     in_handlers = {inner for handler in handlers for inner in ast.walk(handler)}

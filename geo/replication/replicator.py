@@ -16,7 +16,6 @@ from enum import StrEnum
 from typing import Any
 
 from velaray.client.exceptions import NotConnected
-from velaray.client.retry import Backoff
 from velaray.events.ids import ActorKey
 from velaray.geo.replication.replication_window import Window
 from velaray.geo.replication.replicator_acknowledger import Acknowledger
@@ -38,8 +37,6 @@ from velaray.wire.commands import Message as Delivery
 
 logger = logging.getLogger("velaray")
 
-FIRST_BACKOFF_S = 0.1
-LONGEST_BACKOFF_S = 30.0
 REST_S = 30.0
 """The idle time after which the target connection closes, so that the partition there may rest."""
 
@@ -85,14 +82,13 @@ class Replicator:
         self._permits = permits
         self._told = told
         self._transactions = transactions
-        clock_ms = actor_system.clock_ms
         self.side_work = SideWork(
-            ends, clock_ms, export, mark, transactions, self.on_side_work, self._break
+            actor_system, ends, export, mark, transactions, self.on_side_work, self._break
         )
         self.state = State.CONNECTING
         self.reason = ""
-        self._counts = Counts(clock_ms() / 1000)
-        self._backoff = Backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S)
+        self._counts = Counts(actor_system.clock_ms() / 1000)
+        self._backoff = actor_system.backoff()
         self._throttle = Throttle(ends.remote.rate)
         self._target: Target | None = None
         self._lost: asyncio.Future[None]

@@ -18,8 +18,6 @@ from velaray.wire.replication import Marker
 
 logger = logging.getLogger("velaray")
 
-FIRST_BACKOFF_S = 0.1
-LONGEST_BACKOFF_S = 30.0
 LOOK_S = 0.05
 """The interval between looks for markers that are due."""
 MOST = 1000
@@ -63,13 +61,12 @@ class Markers:
         self._news.set()
         self._told()
 
-    async def run(self, mark: Callable[[], int], send: Send) -> None:
+    async def run(self, mark: Callable[[], int], send: Send, backoff: Backoff) -> None:
         """Send the markers until cancelled; everything before offset ``mark`` is confirmed there.
 
         A failed update is sent again, also over the next connection. A failed request isn't: its
         sender repeats it.
         """
-        backoff = Backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S)
         while True:
             self._news.clear()
             if not self._waiting:

@@ -20,8 +20,6 @@ from velaray.topology.rpc import RemoteError, reason_of
 
 logger = logging.getLogger("velaray")
 
-FIRST_BACKOFF_S = 0.1
-LONGEST_BACKOFF_S = 30.0
 AT_ONCE = 8
 """The most concurrent subscriptions, and the most concurrent parts of one."""
 
@@ -89,9 +87,8 @@ class Progress:
         self._followed.clear()
         self._told()
 
-    async def run(self, export: Export, send: Send) -> None:
+    async def run(self, export: Export, send: Send, backoff: Backoff) -> None:
         """Send new progress until cancelled. Failed sends are retried."""
-        backoff = Backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S)
         while True:
             self._news.clear()
             dirty = [name for name, each in self._followed.items() if each.dirty]

@@ -12,6 +12,7 @@ from velaray.geo.replication.replicator_markers import Markers
 from velaray.geo.replication.replicator_progress import Export, Progress
 from velaray.geo.replication.replicator_target import Target
 from velaray.geo.replication.replicator_transactions import Transactions
+from velaray.topology.actor_system import ActorSystem
 from velaray.wire.replication import Marker
 
 
@@ -20,8 +21,8 @@ class SideWork:
 
     def __init__(
         self,
+        actor_system: ActorSystem,
         ends: Ends,
-        clock_ms: Callable[[], int],
         export: Export,
         mark: Callable[[], int],
         transactions: Transactions | None,
@@ -31,11 +32,11 @@ class SideWork:
         """``export`` returns new progress of a subscription. Everything before the offset ``mark``
         is acknowledged. ``changed`` is called when `pending` may have changed, ``failed`` with the
         error that ends a task."""
-        self.progress = Progress(clock_ms, changed)
+        self.progress = Progress(actor_system.clock_ms, changed)
         self.markers = Markers(changed)
         self._transactions = transactions
+        self._actor_system = actor_system
         self._ends = ends
-        self._clock_ms = clock_ms
         self._export = export
         self._mark = mark
         self._failed = failed
@@ -67,14 +68,16 @@ class SideWork:
         self._understands = target.is_velaray
 
         async def send(kind: Marker, payload: bytes) -> None:
-            await target.send_marker(kind, payload, self._clock_ms())
+            await target.send_marker(kind, payload, self._actor_system.clock_ms())
 
-        work = [self.markers.run(self._mark, send)]
+        new_backoff = self._actor_system.backoff
+        work = [self.markers.run(self._mark, send, new_backoff())]
         if self._exact:
-            work.append(self.progress.run(self._export, partial(send, Marker.PROGRESS)))
+            send_part = partial(send, Marker.PROGRESS)
+            work.append(self.progress.run(self._export, send_part, new_backoff()))
         if self._transactions is not None:
             complete = partial(send, Marker.TRANSACTIONS_COMPLETE) if self._understands else None
-            work.append(self._transactions.run(complete))
+            work.append(self._transactions.run(complete, new_backoff()))
         for each in work:
             task = asyncio.ensure_future(each)
             task.add_done_callback(self._ended)

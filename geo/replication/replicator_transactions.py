@@ -24,8 +24,6 @@ from velaray.wire.replication_pb2 import TransactionComplete, TransactionsComple
 
 logger = logging.getLogger("velaray")
 
-FIRST_BACKOFF_S = 0.1
-LONGEST_BACKOFF_S = 30.0
 AT_ONCE = 1000
 """The most transactions in one report."""
 LOOK_S = 1.0
@@ -124,11 +122,10 @@ class Transactions:
         self._news.set()
         self._told()
 
-    async def run(self, send: Send | None) -> None:
+    async def run(self, send: Send | None, backoff: Backoff) -> None:
         """Report complete transactions to the other cluster until cancelled; failed reports are
         retried. Without ``send`` nothing is reported, since entries are sent without their
         transactions."""
-        backoff = Backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S)
         while True:
             self._news.clear()
             try:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from velaray.client.exceptions import NotConnected
+from velaray.client.retry import Backoff
 from velaray.geo.replication import replicator_markers
 from velaray.geo.replication.replicator_markers import MOST, Markers
 from velaray.wire.replication import Marker
@@ -43,7 +44,9 @@ class World:
 def run(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     async def go() -> None:
         world = World()
-        running = asyncio.ensure_future(world.markers.run(lambda: world.mark, world.send))
+        running = asyncio.ensure_future(
+            world.markers.run(lambda: world.mark, world.send, Backoff(0.001, 0.001))
+        )
         await scenario(world)
         running.cancel()
 
@@ -52,8 +55,7 @@ def run(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("FIRST_BACKOFF_S", "LONGEST_BACKOFF_S", "LOOK_S"):
-        monkeypatch.setattr(replicator_markers, name, 0.001)
+    monkeypatch.setattr(replicator_markers, "LOOK_S", 0.001)
 
 
 def test_an_answer_goes_behind_all_that_it_is_about() -> None:

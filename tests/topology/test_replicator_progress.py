@@ -6,11 +6,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import pytest
-
 from velaray.actors.machine import Reason
 from velaray.client.exceptions import NotConnected
-from velaray.geo.replication import replicator_progress
+from velaray.client.retry import Backoff
 from velaray.geo.replication.replicator_progress import Progress
 from velaray.topology.rpc import RemoteError
 
@@ -58,17 +56,13 @@ class World:
 def run(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     async def go() -> None:
         world = World()
-        running = asyncio.ensure_future(world.progress.run(world.export, world.send))
+        running = asyncio.ensure_future(
+            world.progress.run(world.export, world.send, Backoff(0.001, 0.01))
+        )
         await scenario(world)
         running.cancel()
 
     asyncio.run(go())
-
-
-@pytest.fixture(autouse=True)
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replicator_progress, "FIRST_BACKOFF_S", 0.001)
-    monkeypatch.setattr(replicator_progress, "LONGEST_BACKOFF_S", 0.01)
 
 
 def test_everything_goes_first_then_what_is_new() -> None:
