@@ -106,7 +106,7 @@ def nothing_is_left(pair: list[Cluster], topics: list[str]) -> None:
     for topic in topics:
         soon(lambda topic=topic: not state_of(east, topic).outgoing)
         soon(lambda topic=topic: east.status(topic, "west")["state"] == "replicating")
-        soon(lambda topic=topic: east.replicator(topic, "west")._replicator.quiet)
+        soon(lambda topic=topic: east.replicator(topic, "west").control.replicator.quiet)
         soon(lambda topic=topic: not state_of(west, topic).arriving.kept)
         there = state_of(west, topic)
         assert not there.transactions.ongoing
