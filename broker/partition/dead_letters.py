@@ -1,4 +1,4 @@
-"""Moves dead letters: publishes the entries that a subscription decided on to their dead-letter
+"""Moves dead letters: publishes the entries that a subscription has chosen to the dead-letter
 topic.
 
 Dead letters are published one at a time, in the order of their numbers, and each is retried until

@@ -63,7 +63,7 @@ def migrate(
     wait: bool,
     roll_back: bool,
 ) -> None:
-    """Move TENANT to another cluster, while its clients go on.
+    """Move TENANT to another cluster while its clients keep working.
 
     Run it on the tenant's home cluster. The migration continues if this command ends: `velaray
     tenants migration TENANT` shows it.
@@ -148,7 +148,7 @@ def fail_over(
     """Make this cluster the home of TENANT after the loss of its home cluster.
 
     Messages that weren't replicated are missing here. Messages whose acknowledgement wasn't
-    replicated are delivered again: at most CAN COME AGAIN.
+    replicated are redelivered: at most MAY BE REDELIVERED messages.
     """
     found = admin.fail_over_tenant(tenant, lost)
     missing = None if source_data is None else _missing(admin, tenant, found, source_data)

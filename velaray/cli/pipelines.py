@@ -43,10 +43,10 @@ def release(
     subscription: str | None,
     topics: tuple[str, ...],
 ) -> None:
-    """Delete what a query that is over for good has in the service.
+    """Delete the retention marks and commit sequences of a Spark query that isn't needed any more.
 
-    This deletes the retention marks of its source, so unread messages can be trimmed, and the
-    commit sequences of its sinks. Repeating it is harmless.
+    Without the marks of its source, unread messages can be trimmed. The commit sequences are those
+    of its sinks. Repeating it is harmless.
     """
     from velaray.spark_queries import release as let_go
 

@@ -1,4 +1,4 @@
-"""``velaray pulsar``: take over tenants from Apache Pulsar."""
+"""``velaray pulsar``: import tenants from Apache Pulsar."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COLUMNS = {
 
 @click.group()
 def pulsar() -> None:
-    """Take over tenants from Apache Pulsar."""
+    """Import tenants from Apache Pulsar."""
 
 
 @pulsar.command("import")
