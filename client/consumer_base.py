@@ -1,4 +1,4 @@
-"""What the asyncio and synchronous consumers and readers share; on the loop's thread."""
+"""The base of the asyncio and synchronous consumers and readers; on the loop's thread."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class Message(Generic[T]):
         return self.info.topic
 
     def redelivery_count(self) -> int:
-        """How often the service has redelivered it."""
+        """The number of earlier deliveries that ended without an acknowledgement."""
         return self.info.redelivery_count
 
     def schema_version(self) -> bytes:

@@ -1,1 +1,1 @@
-"""How events are kept: ledgers, frames, group commit, fencing, checkpoints, recovery."""
+"""Durable storage of events: ledgers, frames, group commit, fencing, checkpoints, recovery."""

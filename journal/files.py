@@ -46,11 +46,13 @@ from velaray.journal.worker import Worker
 KEPT_VERSIONS: Final = 3
 """The number of manifest versions that are kept, so that a reader finds the one that it listed."""
 READ_TRIES: Final = 100
-"""How often a reader looks again after a clean-up has removed the version it listed."""
+"""The number of times that a reader repeats its look after a clean-up removed the version that it
+listed."""
 MAKE_TRIES: Final = 100
-"""How often a journal's directory is created again while another process removes its parents."""
+"""The number of attempts to create a journal's directory while another process removes its
+parents."""
 REMOVE_TRIES: Final = 100
-"""How often a journal is emptied while a former owner still creates files in it."""
+"""The number of attempts to empty a journal while a former owner still creates files in it."""
 
 JOURNALS: Final = "journals"
 NUMBERS: Final = "numbers"

@@ -33,7 +33,7 @@ class _Nothing(Enum):
 
 
 NOTHING = _Nothing.NOTHING
-"""In place of a default that there isn't; null is one."""
+"""Stands for a missing default, since null is a valid one."""
 
 
 @dataclass(slots=True, eq=False)

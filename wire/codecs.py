@@ -10,7 +10,7 @@ import cramjam
 Buffer = bytes | memoryview
 
 DecompressionError: type[Exception] = cramjam.DecompressionError
-"""What the functions of `DECOMPRESS` raise for damaged data."""
+"""The errors that the functions of `DECOMPRESS` raise for damaged data."""
 
 
 def _compress_lz4(payload: Buffer) -> Any:

@@ -16,10 +16,10 @@ from velaray.wire.frames import ENTRY_HEADER_SIZE
 from velaray.wire.pulsar_pb2 import MessageMetadata
 
 SMALLEST_MESSAGE = 6
-"""The bytes of a message in a batch, at least: a size of four bytes, and metadata of two."""
+"""The least bytes of a message in a batch: a size of four bytes, and metadata of two."""
 
 EXPANSION = 1 << 15
-"""By so much a payload grows when it's decompressed, at most: zstd stores 128 KiB in 4 bytes."""
+"""The largest growth of a payload by decompression: zstd stores 128 KiB in 4 bytes."""
 
 _METADATA_SIZE = Struct(">I")
 _METADATA_SIZE_AT = ENTRY_HEADER_SIZE - 4

@@ -30,7 +30,8 @@ class PassedOver(StrEnum):
 
 
 Judged = PassedOver | tuple[MessageMetadata, int]
-"""Why an entry isn't replicated; else its metadata, and where its payload begins."""
+"""The reason why an entry isn't replicated; otherwise its metadata, and the start of its
+payload."""
 
 
 def judge(entry: bytes, target: str, too_old_ms: int, *, everything: bool = False) -> Judged:

@@ -293,7 +293,7 @@ class PartitionActor(JournaledActor):
     # -- calls ---------------------------------------------------------------------
 
     async def metrics(self) -> list[Sample]:
-        """What the partition and its subscriptions measure."""
+        """The metrics of the partition and its subscriptions."""
         return [*await super().metrics(), *await self.meter.samples()]
 
     async def call(self, method: str, args: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Which entries of a partition its consumers get.
+"""Decides which entries of a partition consumers may get.
 
 Entries at or beyond the first one of an open transaction wait for the transaction's end. Entries of
 aborted transactions are hidden: they are never delivered.

@@ -1,4 +1,4 @@
-"""What the parts of a subscription's dispatcher share."""
+"""State that the parts of a subscription's dispatcher share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a subscription's dispatcher reports about its entries: samples, not everything."""
+"""Reports of a subscription's dispatcher about its entries, as samples."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from velaray.broker.subscription.messages import GrantLease, RevokeLease
 
 
 class LeaseControl:
-    """At most one lease at a time (`velaray.actors.dispatch.lease`)."""
+    """Grants at most one lease at a time (`velaray.actors.dispatch.lease`)."""
 
     def __init__(self, state: DispatchState, counts: DeliveryCounts) -> None:
         self._state = state

@@ -263,13 +263,13 @@ class GetDetails(Request[Details]):
 
 
 class LocateEntry(Request[dict[str, Any]]):
-    """Where one entry is: acknowledged, delivered to a consumer, waiting, ..."""
+    """Request the status of one entry: acknowledged, delivered to a consumer, waiting, ..."""
 
     offset: int
 
 
 class ExportProgress(Request[dict[str, Any]]):
-    """What ``cluster`` doesn't know yet of the subscription's progress."""
+    """Request the progress of the subscription that ``cluster`` doesn't have yet."""
 
     cluster: str
     token: list[Any] | None

@@ -27,7 +27,7 @@ from velaray.wire.replication_pb2 import OriginProgress, SubscriptionProgress
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one `SubscriptionProgress` says, by origin."""
+    """The content of one `SubscriptionProgress`, by origin."""
 
     subscription: str
     properties: dict[str, str]

@@ -42,7 +42,7 @@ from velaray.topology.rpc import RemoteError
 from velaray.wire.replication import CLIENT_VERSION, pull_subscription
 
 LAST_LOOK_S = 30.0
-"""How long `finish` waits for another look at the subscriptions."""
+"""The time for which `finish` waits for another look at the subscriptions."""
 LOOKS = 2
 """The number of looks after which the last one surely began after the request."""
 SHOWN = 5

@@ -129,7 +129,7 @@ class Place(NamedTuple):
 
 
 class Places:
-    """Where a partition's entries are in the clusters that stored them first."""
+    """Maps a partition's entries to their positions in the clusters that stored them first."""
 
     def __init__(self, state: PartitionState, own: str, peers: Collection[str] | None) -> None:
         """Without ``peers`` every cluster is a peer."""

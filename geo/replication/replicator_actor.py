@@ -79,7 +79,7 @@ class ReplicatorActor(SubscriptionActor):
 
 
 async def _permits(dispatcher: SubscriptionDispatcher | None) -> int | None:
-    """How many permits the dispatcher has of the replicator; None if it isn't connected."""
+    """The replicator's permits at the dispatcher; None if it isn't connected."""
     if dispatcher is None:
         return None
     stats = await dispatcher.on_request(GetStats(0))

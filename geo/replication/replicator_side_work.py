@@ -1,4 +1,4 @@
-"""What a replicator sends beside entries: progress, markers and completions of transactions."""
+"""Sends progress, markers and completions of transactions beside a replicator's entries."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SideWork:
         return self._ends.remote.progress == "exact" and self._understands
 
     def status(self) -> dict[str, Any]:
-        """What waits, and why."""
+        """The waiting progress, markers and transactions, and the reasons."""
         return {
             "markers": len(self.markers),
             "progress_pending_since_ms": self.progress.oldest_ms if self._exact else 0,

@@ -63,7 +63,7 @@ class Target:
 
     @property
     def server_version(self) -> str:
-        """What the cluster says that it runs; empty before `open`."""
+        """The server version that the cluster announced; empty before `open`."""
         return "" if self._connection is None else self._connection.server_version
 
     @property

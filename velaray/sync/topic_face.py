@@ -1,4 +1,4 @@
-"""What the synchronous consumer and reader have in common."""
+"""The base of the synchronous consumer and reader."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ class CompactedReads(Protocol):
 
 
 class Availability(Protocol):
-    """What a partition accepts from clients at present."""
+    """The clients and entries that a partition accepts at present."""
 
     home: str | None
     """The other cluster that serves the tenant's clients; None if it is this one."""
