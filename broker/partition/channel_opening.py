@@ -10,17 +10,15 @@ from velaray.actors.machine import Reason
 from velaray.actors.partition.state import PartitionState, SubscriptionRef
 from velaray.actors.runtime import Runtime
 from velaray.actors.subscription.machine import SubscriptionMachine
+from velaray.broker.partition.channel.consumer import ChannelConsumer
+from velaray.broker.partition.channel.log import PartitionLog
 from velaray.broker.partition.compacted_channel import CompactedChannel
 from velaray.broker.partition.compactor import Compactor
 from velaray.broker.partition.dead_letters import DeadLetterMover, is_for_dead_letters
 from velaray.broker.partition.entries import CachedEntry
 from velaray.broker.partition.fencing import superseded_if_fenced
 from velaray.broker.partition.geo_replication import GeoReplication
-from velaray.broker.partition.subscription_channel import (
-    ChannelConsumer,
-    PartitionLog,
-    SubscriptionChannel,
-)
+from velaray.broker.partition.subscription_channel import LogServices, SubscriptionChannel
 from velaray.broker.partition.topic_schemas import TopicSchemas
 from velaray.broker.subscription.dispatcher import LocalPort, SubscriptionDispatcher
 from velaray.broker.subscription.messages import (
@@ -39,8 +37,8 @@ OnClosed = Callable[[SubscriptionChannel, list[ChannelConsumer]], None]
 """Handles a closed channel and the consumers that it had."""
 
 
-class ChannelLog(PartitionLog, Protocol):
-    """What opening a channel needs of the partition's log."""
+class StoredLog(LogServices, Protocol):
+    """What opening a channel needs of the partition's log besides `PartitionLog`."""
 
     def gone(self) -> list[int]:
         """Return the offsets of trimmed entries: first, last + 1, first, ..."""
@@ -104,14 +102,17 @@ class ChannelOpener:
     def __init__(
         self,
         partition: Partition,
-        log: ChannelLog,
+        log: PartitionLog,
+        stored: StoredLog,
         channels: dict[str, SubscriptionChannel],
         on_closed: OnClosed,
         on_unused: Callable[[SubscriptionChannel], None],
     ) -> None:
-        """``on_unused`` is called when a channel has moved its dead letters."""
+        """``log`` and ``stored`` are the partition's log. ``on_unused`` is called when a channel
+        has moved its dead letters."""
         self._partition = partition
         self._log = log
+        self._stored = stored
         self._channels = channels
         self._on_closed = on_closed
         self._on_unused = on_unused
@@ -133,19 +134,19 @@ class ChannelOpener:
         channel = self._new_channel(ref.name, durable=True, compacted=compacted)
         key = partition.key.of_subscription(ref.name, ref.incarnation)
         moved = partial(self._on_unused, channel)
-        channel.mover = DeadLetterMover(partition, log, channel, key, moved)
+        channel.mover = DeadLetterMover(partition, self._stored, channel, key, moved)
         channel.on_progress = partial(partition.geo.changes.note, ref.name)
         with superseded_if_fenced(partition):
-            channel.port = await partition.actor_system.open_rpc(
+            channel.link.port = await partition.actor_system.open_rpc(
                 key, _DispatcherConnection(channel)
             )
         terminated_at = log.terminated_at
         epoch = partition.runtime.journal.epoch
         try:
             with superseded_if_fenced(partition):
-                gone = await log.durably_gone(compacted=compacted)
+                gone = await self._stored.durably_gone(compacted=compacted)
                 start, end = ref.start_offset, log.end_offset
-                await channel.port.ask(OpenDispatcher(start, terminated_at, end, gone, epoch))
+                await channel.link.port.ask(OpenDispatcher(start, terminated_at, end, gone, epoch))
                 channel.tell(SetPolicies(self.policies()))  # as they are after the request
             if channel.closed:
                 raise RpcConnectionClosed(f"the connection to subscription {ref.name!r} broke")
@@ -155,7 +156,7 @@ class ChannelOpener:
                 channel.close()
         if log.terminated_at != terminated_at:
             channel.tell(TopicTerminated(log.terminated_at))
-        channel.feed()
+        channel.feed.run()
         return channel
 
     async def open_volatile(self, name: str, start: int, *, compacted: bool) -> SubscriptionChannel:
@@ -166,20 +167,22 @@ class ChannelOpener:
             SubscriptionMachine(), name, partition.actor_system.clock_ms, self._reader_failed
         )
         dispatcher = SubscriptionDispatcher(runtime, partition.key.partition, channel.on_notice)
-        channel.port = LocalPort(dispatcher, runtime.abort)
-        gone = await log.durably_gone(compacted=compacted)
-        await channel.port.ask(OpenDispatcher(start, log.terminated_at, log.end_offset, gone))
+        channel.link.port = LocalPort(dispatcher, runtime.abort)
+        gone = await self._stored.durably_gone(compacted=compacted)
+        await channel.link.port.ask(OpenDispatcher(start, log.terminated_at, log.end_offset, gone))
         channel.tell(SetPolicies(self.policies(durable=False)))
         self._channels[name] = channel
-        if gone := log.gone():
+        if gone := self._stored.gone():
             channel.trimmed(gone)  # more may have been trimmed since the request
         return channel
 
     def _new_channel(self, name: str, *, durable: bool, compacted: bool) -> SubscriptionChannel:
         if compacted:
             compactor = self._partition.compactor
-            return CompactedChannel(name, self._log, compactor, self._on_closed, durable=durable)
-        return SubscriptionChannel(name, self._log, self._on_closed, durable=durable)
+            return CompactedChannel(
+                name, self._log, self._stored, compactor, self._on_closed, durable=durable
+            )
+        return SubscriptionChannel(name, self._log, self._stored, self._on_closed, durable=durable)
 
     def _reader_failed(self, error: BaseException) -> None:
         self._partition.actor_system.fatal(self._partition.key, error)

@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from velaray.actors.partition.ledger_table import LedgerSpan
 from velaray.actors.subscription.cursor import mask_to_words, words_to_mask
+from velaray.broker.partition.channel.consumer import ChannelConsumer
+from velaray.broker.partition.channel.delivery import Delivery
+from velaray.broker.partition.channel.feed import DispatcherFeed
+from velaray.broker.partition.channel.log import PartitionLog, VisibleEntries
 from velaray.broker.partition.entries import CachedEntry
-from velaray.broker.partition.subscription_channel import (
-    ChannelConsumer,
-    PartitionLog,
-    SubscriptionChannel,
-    VisibleEntries,
-)
+from velaray.broker.partition.subscription_channel import LogServices, SubscriptionChannel
 from velaray.broker.subscription.messages import GrantsSkipped, PassOver, ReadCompacted
 from velaray.journal.errors import NotStored
 from velaray.topology.transient import TRANSIENT
@@ -159,19 +158,6 @@ class CompactedLog:
         """See `PartitionLog`."""
         return self._log.clock_ms()
 
-    async def settle(self, channel: SubscriptionChannel) -> None:
-        """As `EntryLog.settle`."""
-        await self._log.settle(channel)
-
-    @property
-    def synced_offset(self) -> int:
-        """The offset after the newest entry that a loss of power can't remove."""
-        return self._log.synced_offset
-
-    def ask_for_sync(self) -> None:
-        """Sync the log up to its end soon."""
-        self._log.ask_for_sync()
-
     def span_of(self, offset: int) -> LedgerSpan:
         """The ledger that holds, or held, the entry."""
         return self._compactor.table().span_of(offset)
@@ -186,51 +172,30 @@ class CompactedLog:
         return self._log.reading_failed(offset, error)
 
 
-class CompactedChannel(SubscriptionChannel):
-    """The consumers of one subscription that reads compacted entries."""
+class CompactedFeed(DispatcherFeed):
+    """What a dispatcher is told of compacted entries."""
 
-    compacted = True
+    _log: CompactedLog
 
     def __init__(
-        self,
-        name: str,
-        log: PartitionLog,
-        compactor: Compactor,
-        on_closed: Callable[[SubscriptionChannel, list[ChannelConsumer]], None],
-        *,
-        durable: bool,
+        self, channel: SubscriptionChannel, log: CompactedLog, serve_lease: Callable[[], bool]
     ) -> None:
-        self._compacted_log = CompactedLog(log, compactor)
-        super().__init__(name, self._compacted_log, on_closed, durable=durable)
+        super().__init__(channel, log, serve_lease)
         self._passed_to = 0  # removed entries below this offset are acknowledged
         self._restarts = 0  # how often the dispatcher requested feeding anew
-        self._unsent: list[tuple[ChannelConsumer, int, int]] = []
 
-    @property
-    def horizon(self) -> int:
-        """The end of the view for these consumers."""
-        return self._compacted_log.horizon
-
-    def trimmed(self, gone: Sequence[int]) -> None:
-        """As `SubscriptionChannel.trimmed`. Once there is a view, only ledgers that it covers are
-        trimmed."""
-        if not self.horizon:
-            super().trimmed(gone)
-
-    # -- feeding the dispatcher -----------------------------------------------------
-
-    def feed_from(self, offset: int, wanted: int, hashing: bool) -> None:
-        """As `SubscriptionChannel.feed_from`."""
+    def start(self, offset: int, wanted: int, hashing: bool) -> None:
+        """As `DispatcherFeed.start`, from the current view."""
         self._passed_to = offset
         self._restarts += 1
-        self._compacted_log.begin()
-        self.tell(ReadCompacted(self.horizon))
-        super().feed_from(offset, wanted, hashing)
+        self._log.begin()
+        self._channel.tell(ReadCompacted(self._log.horizon))
+        super().start(offset, wanted, hashing)
 
     def _feed_cached(self, limit: int) -> bool:
         first = self._fed
-        view = self._compacted_log.view_at(first)
-        if view is None or first >= self.horizon:
+        view = self._log.view_at(first)
+        if view is None or first >= self._log.horizon:
             return super()._feed_cached(limit)
         if first >= self._passed_to:
             return False
@@ -243,26 +208,34 @@ class CompactedChannel(SubscriptionChannel):
 
     async def _feed_cold(self) -> None:
         first = self._fed
-        view = self._compacted_log.view_at(first)
-        if view is None or not self._passed_to <= first < self.horizon:
+        view = self._log.view_at(first)
+        if view is None or not self._passed_to <= first < self._log.horizon:
             await super()._feed_cold()
             return
         last = view.index_from(first) + PASS_ENTRIES
-        end = view.offsets[last] if last < len(view.offsets) else self.horizon
-        end = min(end, self.horizon)
+        end = view.offsets[last] if last < len(view.offsets) else self._log.horizon
+        end = min(end, self._log.horizon)
         gone = [offset for ends in view.gone(first, end) for offset in ends]
         partial = [(at, mask_to_words(mask)) for at, mask in view.masks_between(first, end)]
         restarts = self._restarts
         try:
             if gone or partial:
-                await self.ask(PassOver(self._log.end_offset, gone, partial))
+                await self._channel.ask(PassOver(self._log.end_offset, gone, partial))
         except TRANSIENT:
-            self.close()  # the consumers subscribe again
+            self._channel.close()  # the consumers subscribe again
             return
         if restarts == self._restarts:
             self._passed_to = end
 
-    # -- delivering ----------------------------------------------------------------
+
+class CompactedDelivery(Delivery):
+    """The deliveries to consumers that read compacted entries."""
+
+    _log: CompactedLog
+
+    def __init__(self, channel: SubscriptionChannel, log: CompactedLog) -> None:
+        super().__init__(channel, log)
+        self._unsent: list[tuple[ChannelConsumer, int, int]] = []
 
     def _write(
         self,
@@ -273,8 +246,8 @@ class CompactedChannel(SubscriptionChannel):
         redelivery_count: int = 0,
         ack_set: Sequence[int] = (),
     ) -> int:
-        """As `SubscriptionChannel._write`; entries that the view lacks by now count as written."""
-        view = self._compacted_log.view_at(first)
+        """As `Delivery._write`; entries that the view lacks by now count as written."""
+        view = self._log.view_at(first)
         if view is None:
             return super()._write(consumer, first, run, epoch, redelivery_count, ack_set)
         written = 0
@@ -326,4 +299,38 @@ class CompactedChannel(SubscriptionChannel):
             by_consumer.setdefault(consumer, []).append((offset, mask_to_words(mask)))
         for consumer, partial in by_consumer.items():
             if not consumer.closed:
-                self.tell(GrantsSkipped(consumer.number, self._log.end_offset, partial))
+                self._channel.tell(GrantsSkipped(consumer.number, self._log.end_offset, partial))
+
+
+class CompactedChannel(SubscriptionChannel):
+    """The consumers of one subscription that reads compacted entries."""
+
+    compacted = True
+
+    def __init__(
+        self,
+        name: str,
+        log: PartitionLog,
+        whole: LogServices,
+        compactor: Compactor,
+        on_closed: Callable[[SubscriptionChannel, list[ChannelConsumer]], None],
+        *,
+        durable: bool,
+    ) -> None:
+        self._compacted_log = CompactedLog(log, compactor)
+        super().__init__(name, self._compacted_log, whole, on_closed, durable=durable)
+
+    def _begin(self) -> None:
+        self.delivery = CompactedDelivery(self, self._compacted_log)
+        self.feed = CompactedFeed(self, self._compacted_log, self.delivery.serve_lease)
+
+    @property
+    def horizon(self) -> int:
+        """The end of the view for these consumers."""
+        return self._compacted_log.horizon
+
+    def trimmed(self, gone: Sequence[int]) -> None:
+        """As `SubscriptionChannel.trimmed`. Once there is a view, only ledgers that it covers are
+        trimmed."""
+        if not self.horizon:
+            super().trimmed(gone)

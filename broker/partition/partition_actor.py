@@ -96,7 +96,7 @@ class PartitionActor(JournaledActor):
         self.schemas = TopicSchemas(key, actor_system, lambda: self.policies.raw)
         self.log = EntryLog(self)
         self.compactor = Compactor(self, self.log)
-        self.subscriptions = Subscriptions(self, self.log)
+        self.subscriptions = Subscriptions(self, self.log, self.log)
         more_readable = self.subscriptions.schedule_feed
         self.publishing = Publishing(self, self.log, more_readable)
         self.deletion = SubscriptionDeletion(self, self.subscriptions)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from velaray.actors.partition.producers import AccessMode
-from velaray.broker.partition.subscription_channel import ChannelConsumer, SubscriptionChannel
+from velaray.broker.partition.channel.consumer import ChannelConsumer
+from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.subscription.messages import Stats
 from velaray.topology.flow import Flow
 from velaray.wire.connection import WireConnection

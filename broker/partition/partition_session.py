@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from velaray.broker.partition.channel.consumer import ChannelConsumer
 from velaray.broker.partition.session.acknowledgements import AcknowledgementHandlers
 from velaray.broker.partition.session.admission import follows_home
 from velaray.broker.partition.session.consumers import ConsumerHandlers, ConsumerTable
@@ -15,7 +16,6 @@ from velaray.broker.partition.session.protocols import LocalPartitions
 from velaray.broker.partition.session.publishing import PublishHandlers
 from velaray.broker.partition.session.queries import SchemaRequests, SubscriptionRequests
 from velaray.broker.partition.session.requests import CALL_ERRORS
-from velaray.broker.partition.subscription_channel import ChannelConsumer
 from velaray.broker.session import Session
 from velaray.broker.wire_errors import code_of
 from velaray.topology.rpc import reason_of
@@ -120,13 +120,13 @@ class PartitionSession(Session):
     def only_replicates(self) -> bool:
         """Whether its only activity is a replicator of this cluster that reads."""
         busy = self._producer_table.connected or self._tasks or not self.info.is_system
-        names = (consumer.channel.name for consumer, _ in self._consumer_table)
+        names = (connected.channel.name for connected in self._consumer_table)
         return not busy and all(name.startswith(REPLICATOR_PREFIX) for name in names)
 
     @property
     def expects_some_schema(self) -> bool:
         """Whether a consumer doesn't accept messages of every schema."""
-        return any(not consumer.auto_consume for consumer, _ in self._consumer_table)
+        return any(not consumer.auto_consume for consumer, _, _ in self._consumer_table)
 
     def producers(self) -> list[ConnectedProducer]:
         """Return the connected producers."""

@@ -15,11 +15,13 @@ from velaray.actors.partition.subscription_properties import SetProperty
 from velaray.actors.partition.trimming import NoteActivity
 from velaray.actors.runtime import Stopped
 from velaray.broker.partition import channel_opening
-from velaray.broker.partition.channel_opening import ChannelLog, ChannelOpener
+from velaray.broker.partition.channel.consumer import ChannelConsumer
+from velaray.broker.partition.channel.log import PartitionLog
+from velaray.broker.partition.channel_opening import ChannelOpener, StoredLog
 from velaray.broker.partition.fencing import superseded_if_fenced
 from velaray.broker.partition.maintenance import Maintenance
 from velaray.broker.partition.partition_metrics import PartitionMetrics
-from velaray.broker.partition.subscription_channel import ChannelConsumer, SubscriptionChannel
+from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.subscription.messages import GetMark, SetPolicies, TopicTerminated, call_of
 from velaray.topology.messages import ReplyT, Request, decode_reply
 from velaray.topology.rpc import RemoteError, RpcConnectionClosed
@@ -37,15 +39,16 @@ class Partition(channel_opening.Partition, Protocol):
 class Subscriptions:
     """Creates subscriptions, opens and closes their channels, and calls their dispatchers."""
 
-    def __init__(self, partition: Partition, log: ChannelLog) -> None:
+    def __init__(self, partition: Partition, log: PartitionLog, stored: StoredLog) -> None:
+        """``log`` and ``stored`` are the partition's log."""
         self._partition = partition
         self._topic = str(partition.key.topic_name)
         self.channels: dict[str, SubscriptionChannel] = {}
         self._opener = ChannelOpener(
-            partition, log, self.channels, self._channel_closed, self.drop_if_unused
+            partition, log, stored, self.channels, self._channel_closed, self.drop_if_unused
         )
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
-        self._log = log
+        self._stored = stored
         self._feed_scheduled = False
 
     def lock(self, name: str) -> asyncio.Lock:
@@ -63,13 +66,13 @@ class Subscriptions:
     def _feed(self) -> None:
         self._feed_scheduled = False
         for channel in self.channels.values():
-            channel.feed()
+            channel.feed.run()
         self._partition.geo.progress.came()
 
     def log_synced(self) -> None:
         """Note that the log was synced."""
         for channel in list(self.channels.values()):
-            channel.log_synced()
+            channel.link.log_synced()
 
     def entries_due(self, entries: list[DelayedEntry], until_ms: int) -> None:
         """Offer delayed entries whose delivery time came.
@@ -78,7 +81,7 @@ class Subscriptions:
         """
         offsets = sorted(entry.offset for entry in entries)
         for channel in list(self.channels.values()):
-            channel.due(offsets)
+            channel.feed.due(offsets)
         if until_ms:
             with contextlib.suppress(Stopped):  # the next activation looks at the entries again
                 self._partition.runtime.submit(
@@ -97,7 +100,7 @@ class Subscriptions:
 
     def tell_trimmed(self) -> None:
         """Drop trimmed entries from all channels."""
-        gone = self._log.gone()
+        gone = self._stored.gone()
         for channel in list(self.channels.values()):
             consumers = len(channel.consumers)
             channel.trimmed(gone)
@@ -247,7 +250,7 @@ class Subscriptions:
 
     async def _retire(self, channel: SubscriptionChannel) -> None:
         async with self.lock(channel.name):
-            if channel.consumers or channel.closed or channel.port is None:
+            if channel.consumers or channel.closed or channel.link.port is None:
                 return
             await self._drain(channel)
             if not channel.consumers and not (channel.mover and channel.mover.busy):
@@ -271,7 +274,7 @@ class Subscriptions:
         partition.geo.changes.note(channel.name)
         if self.channels.get(channel.name) is channel:
             del self.channels[channel.name]
-            partition.geo.progress.unread(channel.name, channel.waits)
+            partition.geo.progress.unread(channel.name, channel.origins.waiting)
         for consumer in consumers:
             consumer.session.consumer_closed(consumer)
 

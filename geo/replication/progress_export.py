@@ -285,9 +285,9 @@ def _add(parts: Parts, found: Mapping[str, Any], places: Places) -> None:
 async def _ask(partition: Partition, name: str, request: ExportProgress) -> dict[str, Any]:
     """Ask the subscription, without waiting for acknowledgements that wait for a sync."""
     channel, found = partition.subscriptions.channels.get(name), None
-    if channel is not None and channel.port is not None:
+    if channel is not None and channel.link.port is not None:
         try:
-            found = await channel.port.ask(request)
+            found = await channel.link.port.ask(request)
         except RpcConnectionClosed:
             found = None
     if found is None:

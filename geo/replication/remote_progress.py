@@ -168,14 +168,16 @@ class RemoteProgress:
             since = {origin: self._up_to_of(ref, origin) for origin in part.origins}
             channel = partition.subscriptions.channels.get(name)
             if channel is not None:
-                channel.may_wait(part.origins)  # entries that arrive from now on weren't looked up
+                channel.origins.may_wait(
+                    part.origins
+                )  # entries that arrive from now on weren't looked up
             own = partition.config.name
             look = functools.partial(_look, own=own, told=part.origins, since=since)
             found = await partition.runtime.read(look)
             waits = await self._tell(name, source, found, {}, self._asking(name))
             channel = partition.subscriptions.channels.get(name)
             if channel is not None:
-                channel.waits_for(waits)
+                channel.origins.waits_for(waits)
             elif waits:
                 self._resting[name] = ref
                 self.came()  # perhaps after the look-up
@@ -210,7 +212,7 @@ class RemoteProgress:
         for page, last in _pages(progress):
             channel = partition.subscriptions.channels.get(name)
             if channel is not None:
-                channel.acknowledging(page.last)
+                channel.delivery.acknowledging(page.last)
             passed = {origin: (at[0], at[1]) for origin, at in came.items()} if last else {}
             ranges, partial, counts = to_args(page.ranges, page.partial, page.counts)
             ahead = all_ahead_to(page.ahead)
@@ -229,7 +231,7 @@ class RemoteProgress:
         known = state.subscriptions.get(channel.name)
         if known is None:
             raise RemoteError(Reason.NOT_FOUND, f"no subscription {channel.name!r}")
-        channel.settled(*await self._settle(known.ref, channel.ask))
+        channel.origins.settled(*await self._settle(known.ref, channel.ask))
 
     def unread(self, name: str, waits: Collection[str] | None) -> None:
         """Note that a channel is closed while progress of these origins waits in its dispatcher

@@ -115,15 +115,15 @@ class PartitionFence:
         if self.up or not channels:
             return
         for channel in channels:
-            channel.quiet = True
+            channel.delivery.quiet = True
         asyncio.get_running_loop().call_later(QUIET_S, self._go_on, channels)
         await asyncio.sleep(ACKS_COME_S)
 
     def _go_on(self, channels: Sequence[SubscriptionChannel]) -> None:
         for channel in channels:
-            channel.quiet = False
+            channel.delivery.quiet = False
             for consumer in list(channel.consumers.values()):
-                channel.deliver(consumer)
+                channel.delivery.deliver(consumer)
 
     def _clients_channels(self) -> list[SubscriptionChannel]:
         return [

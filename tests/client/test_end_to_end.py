@@ -221,9 +221,9 @@ def test_a_receipt_comes_though_the_consumer_was_closed_before_its_ack_arrived(
 
     def late(self, command):
         if not closed:
-            consumer, _ = self._consumers.find(command.consumer_id)
+            consumer, channel, _ = self._consumers.find(command.consumer_id)
             closed.append(consumer)
-            consumer.channel.remove(consumer)
+            channel.remove(consumer)
             consumer.session.consumer_closed(consumer)
         on_ack(self, command)
 

@@ -163,8 +163,8 @@ def test_a_channel_closes_only_after_the_dispatcher_heard_its_acks(local, topic)
             if key.kind is ActorKind.PARTITION and key.topic == topic.rpartition("/")[2]
         )
         channel = actor.subscriptions.channels["s"]
-        channel.port = _WatchedPort(channel.port)
-        ports.append(channel.port)
+        channel.link.port = _WatchedPort(channel.link.port)
+        ports.append(channel.link.port)
 
     async def scenario(connect: Connect) -> None:
         client = await connect()

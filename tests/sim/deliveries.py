@@ -15,7 +15,9 @@ from typing import Any
 from tests.sim.history import History
 from tests.sim.tap import bits, open_messages
 from velaray.actors.dispatch.consumers import KeySharedPolicy, SubscriptionType
-from velaray.broker.partition.subscription_channel import ChannelConsumer, SubscriptionChannel
+from velaray.broker.partition.channel.consumer import ChannelConsumer
+from velaray.broker.partition.channel.delivery import Delivery
+from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.subscription import messages as m
 from velaray.broker.subscription.dispatch_state import pairs
 from velaray.topology import messages
@@ -65,10 +67,10 @@ def _watch_consumers(replace: Replace, note: Note) -> None:
 
 
 def _watch_what_goes_out(replace: Replace, note: Note) -> None:
-    write = SubscriptionChannel._write
+    write = Delivery._write
 
     def written(
-        self: SubscriptionChannel,
+        self: Delivery,
         consumer: ChannelConsumer,
         first: int,
         run: Any,
@@ -80,10 +82,11 @@ def _watch_what_goes_out(replace: Replace, note: Note) -> None:
         if count and consumer.type in _SHARING:
             delivery = Message(0, 0, 0, ack_set=tuple(ack_set))
             entries = run[:count]
+            channel: Any = self._channel
             note(
-                self,
+                channel,
                 "sent",
-                subscription=self.name,
+                subscription=channel.name,
                 topic=str(self._log.topic),  # type: ignore[attr-defined]
                 consumer=consumer.number,
                 kind=int(consumer.type),
@@ -94,7 +97,7 @@ def _watch_what_goes_out(replace: Replace, note: Note) -> None:
             )
         return count
 
-    replace(SubscriptionChannel, "_write", written)
+    replace(Delivery, "_write", written)
 
 
 def _watch_what_comes_back(replace: Replace, note: Note) -> None:

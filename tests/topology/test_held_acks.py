@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.topology.test_subscription_channel import Setting, run
-from velaray.broker.partition.subscription_channel import HELD_NOTICES
+from velaray.broker.partition.channel.link import HELD_NOTICES
 from velaray.broker.subscription.messages import AckEntries, AddPermits, GetMark, Redeliver
 from velaray.topology.messages import Request
 from velaray.topology.rpc import RpcConnectionClosed
@@ -41,12 +41,12 @@ def test_acks_wait_for_the_sync_in_order_and_ask_for_none() -> None:
         acks = [_ack(setting, 3, 4), _ack(setting, 0, 1), _ack(setting, 4, 5)]
         assert (setting.take(), setting.syncs_asked) == ([], 0)
         setting.synced = 4
-        setting.channel.log_synced()
+        setting.channel.link.log_synced()
         assert setting.take() == acks[:2]
-        setting.channel.log_synced()
+        setting.channel.link.log_synced()
         assert setting.take() == []
         setting.synced = 5
-        setting.channel.log_synced()
+        setting.channel.link.log_synced()
         assert setting.take() == acks[2:]
         assert setting.syncs_asked == 0
 
@@ -84,7 +84,7 @@ def test_what_may_not_overtake_an_ack_waits_with_it_and_asks_for_the_sync() -> N
         setting.consumer.flow(4)
         assert (setting.take(), setting.syncs_asked) == ([], 1)
         setting.synced = 5
-        setting.channel.log_synced()
+        setting.channel.link.log_synced()
         assert setting.take() == [ack, Redeliver(1, None, None), AddPermits(1, 4)]
         setting.consumer.flow(5)
         assert setting.take() == [AddPermits(1, 5)]
@@ -98,7 +98,7 @@ def test_a_sync_that_came_too_early_is_asked_for_again() -> None:
         _ack(setting, 0, 5)
         setting.channel.remove(setting.consumer)
         setting.synced = 4
-        setting.channel.log_synced()
+        setting.channel.link.log_synced()
         assert (setting.take(), setting.syncs_asked) == ([], 2)
 
     run(scenario)
@@ -117,7 +117,7 @@ def test_a_request_comes_after_the_acks_before_it() -> None:
         await asyncio.sleep(0)
         assert (setting.take(), setting.syncs_asked) == ([], 1)
         setting.synced = 5
-        setting.channel.log_synced()
+        setting.channel.link.log_synced()
         assert await asking == "answer"
         assert setting.take() == [ack, GetMark()]
 
@@ -134,7 +134,7 @@ def test_a_channel_that_closes_forgets_what_it_held() -> None:
         with pytest.raises(RpcConnectionClosed):
             await asking
         setting.synced = 5
-        setting.channel.log_synced()
+        setting.channel.link.log_synced()
         assert setting.take() == []
 
     run(scenario)

@@ -245,12 +245,12 @@ def test_a_full_disk_of_the_dispatcher_does_not_end_a_partition_without_consumer
         setting.client.say(SUBSCRIBE)
         await setting.client.answer(pb.CommandSuccess)
         channel = setting.partition.subscriptions.channels["s"]
-        assert channel.port is not None
+        assert channel.link.port is not None
 
         async def full(request: Request[Any]) -> None:
             raise RemoteError(Reason.STORAGE_FULL, "all used")
 
-        channel.port.ask = full  # type: ignore[method-assign]
+        channel.link.port.ask = full  # type: ignore[method-assign]
         setting.client.say(pb.CommandCloseConsumer(consumer_id=1, request_id=2))
         async with asyncio.timeout(5):
             while not channel.closed:

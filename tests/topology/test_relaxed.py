@@ -157,7 +157,7 @@ def test_an_acknowledgement_never_comes_before_its_entry() -> None:
 
 async def _cursor(setting: Relaxed) -> list[tuple[int, int]]:
     channel = setting.partition.subscriptions.channels["s"]
-    assert channel._held
+    assert channel.link.held
     await channel.ask(GetMark())
     (key,) = setting.dispatchers()
     actor: Any = setting.actor_system.actors[key]
@@ -174,7 +174,7 @@ def test_stopping_reports_held_acknowledgements() -> None:
         ack = pb.CommandAck(consumer_id=1, ack_type=pb.CommandAck.Cumulative)
         ack.message_id.add(ledgerId=ledger_id, entryId=entry_id + 2)
         client.say(ack)
-        assert partition.subscriptions.channels["s"]._held
+        assert partition.subscriptions.channels["s"].link.held
         (key,) = setting.dispatchers()
         actor: Any = setting.actor_system.actors[key]
         assert actor.runtime.state.cursor.acked_before == 0

@@ -15,7 +15,7 @@ from tests.topology.geo import (
     run,
     soon,
 )
-from velaray.broker.partition import subscription_channel
+from velaray.broker.partition.channel import delivery
 from velaray.broker.subscription import subscription_queries
 from velaray.broker.subscription.messages import (
     GetMark,
@@ -418,7 +418,7 @@ def test_what_is_acknowledged_elsewhere_meanwhile_is_not_delivered_by_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The report of what was delivered goes out when it is asked for, never by the timer.
-    monkeypatch.setattr(subscription_channel, "REPORT_S", 3600.0)
+    monkeypatch.setattr(delivery, "REPORT_S", 3600.0)
 
     async def scenario(east: Site, west: Site) -> None:
         consumer = await filled(east, 6)
@@ -427,7 +427,7 @@ def test_what_is_acknowledged_elsewhere_meanwhile_is_not_delivered_by_itself(
         moved = await Consumer(west, "s", EXCLUSIVE).connect(permits=2)
         assert numbers(await moved.received(2)) == [0, 1]
         await consumer.acknowledge("east-p-3")
-        port, said = (await west.partition()).subscriptions.channels["s"].port, []
+        port, said = (await west.partition()).subscriptions.channels["s"].link.port, []
         for kind in ("tell", "ask"):
             saying = getattr(port, kind)
             spy = functools.partial(
@@ -504,7 +504,7 @@ def test_what_comes_while_its_progress_is_taken_in_waits_for_that(kind: int) -> 
 
         partition.subscriptions.ask_subscription = late  # type: ignore[method-assign]
         taking = asyncio.ensure_future(partition.geo.progress.take("east", told))
-        await soon(lambda: partition.subscriptions.channels["s"]._may_wait == {"east"})
+        await soon(lambda: partition.subscriptions.channels["s"].origins.waiting == {"east"})
         await replicator.replicate(1)
         await asyncio.sleep(0.05)
         assert len(moved.client.entries) == 1

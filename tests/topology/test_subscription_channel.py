@@ -9,9 +9,10 @@ from typing import Any
 from velaray.actors.dispatch.unacked import UNLIMITED
 from velaray.actors.partition.delayed import DelayedEntry
 from velaray.actors.partition.ledger_table import LedgerSpan
+from velaray.broker.partition.channel.consumer import ChannelConsumer
 from velaray.broker.partition.delayed_delivery import DelayedDeliveryTracker
 from velaray.broker.partition.entries import CachedEntry, EntryCache
-from velaray.broker.partition.subscription_channel import ChannelConsumer, SubscriptionChannel
+from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.subscription.messages import (
     AckEntries,
     AddPermits,
@@ -92,8 +93,8 @@ class Setting:
         self.synced: int | None = None
         self.syncs_asked = 0
         self.visibility = self
-        self.channel = SubscriptionChannel("s", self, lambda *_: None, durable=True)  # type: ignore[arg-type]
-        self.channel.port = self  # type: ignore[assignment]
+        self.channel = SubscriptionChannel("s", self, self, lambda *_: None, durable=True)  # type: ignore[arg-type]
+        self.channel.link.port = self  # type: ignore[assignment]
         self.consumer: ChannelConsumer = self.channel.add(self, 1, "c", EXCLUSIVE)  # type: ignore[arg-type]
 
     # the log
@@ -123,7 +124,7 @@ class Setting:
         end = self.end_offset
         self.settling.append(asyncio.get_running_loop().create_future())
         await self.settling[-1]
-        channel.settled((), end)
+        channel.origins.settled((), end)
 
     @property
     def synced_offset(self) -> int:
@@ -148,12 +149,12 @@ class Setting:
         return [CachedEntry(entry(at), 1, "") for at in range(offset, min(offset + 3, 20))]
 
     def _due(self, entries: list[DelayedEntry], until_ms: int) -> None:
-        self.channel.due([entry.offset for entry in entries])
+        self.channel.feed.due([entry.offset for entry in entries])
 
     def publish(self, count: int, messages: int = 1) -> None:
         for _ in range(count):
             self.cache.append(CachedEntry(entry(self.cache.end), messages, ""))
-        self.channel.feed()
+        self.channel.feed.run()
 
     # the connection to the dispatcher
 
@@ -274,9 +275,9 @@ def test_the_grant_ends_before_something_ahead_is_acknowledged() -> None:
         setting.consumer.flow(5)
         setting.lease(0, 0)
         setting.publish(2)
-        setting.channel.acknowledging(2)
+        setting.channel.delivery.acknowledging(2)
         assert setting.take() == [AddPermits(1, 5)]
-        setting.channel.acknowledging(3)
+        setting.channel.delivery.acknowledging(3)
         assert [type(notice) for notice in setting.take()] == [LeaseReport, ReleaseLease]
 
     run(scenario)
@@ -314,7 +315,7 @@ def test_of_a_terminated_topic_all_is_reported_at_once() -> None:
 
 def test_what_was_delivered_by_itself_is_not_fed_again() -> None:
     async def scenario(setting: Setting) -> None:
-        setting.channel.feed_from(0, 1, False)
+        setting.channel.feed.start(0, 1, False)
         setting.consumer.flow(2)
         setting.publish(1)
         assert FeedEntries(0, [1], {}, None, []) in setting.take()
@@ -332,7 +333,7 @@ def test_what_came_while_permits_were_lacking_is_fed_when_the_grant_ends() -> No
     """Found by simulation, seed 25315: the dispatcher had asked for it before, and never again."""
 
     async def scenario(setting: Setting) -> None:
-        setting.channel.feed_from(0, 10, False)
+        setting.channel.feed.start(0, 10, False)
         setting.consumer.flow(1)
         setting.lease(0, 0)
         setting.publish(2)
@@ -359,7 +360,7 @@ def test_what_was_granted_before_a_redelivery_keeps_its_epoch() -> None:
         setting.channel.on_notice(Deliver([DispatchGrant(1, 0, 2, 1, [])]))
         setting.lease(3, 5, lease_ends=1)
         setting.connection.writable = True
-        setting.channel.deliver(setting.consumer)
+        setting.channel.delivery.deliver(setting.consumer)
         assert await setting.connection.epochs() == [
             *[(0, 0), (1, 0), (2, 0)],
             *[(0, 4), (1, 4), (3, 4), (4, 4), (5, 4)],
@@ -375,9 +376,9 @@ def test_entries_due_while_a_consumer_attaches_are_reported() -> None:
         setting.cache.append(CachedEntry(entry(0), 1, ""))
         setting.delayed.add(DelayedEntry(1, 0, 1, 0))
         setting.channel.consumers.clear()
-        setting.channel.feed_from(0, 10, False)
+        setting.channel.feed.start(0, 10, False)
         assert setting.take() == [FeedEntries(0, [1], {}, None, [0, 1])]
-        setting.channel.due([0])
+        setting.channel.feed.due([0])
         assert setting.take() == [EntriesDue([0, 1])]
 
     run(scenario)
@@ -397,7 +398,7 @@ def test_what_came_from_elsewhere_is_fed_once_it_is_settled() -> None:
         assert fed(setting) == [(1, [1, 1, 1])]
         setting.publish(2)
         assert fed(setting) == [(4, [1, 1])]  # nothing waits any more
-        setting.channel.may_wait(["east"])
+        setting.channel.origins.may_wait(["east"])
         setting.remote = {6: "west", 7: "east"}
         setting.publish(3)
         assert fed(setting) == [(6, [1])]
@@ -409,14 +410,14 @@ def test_what_came_from_elsewhere_is_fed_once_it_is_settled() -> None:
 
 def test_a_grant_ends_at_what_must_be_settled_first() -> None:
     async def scenario(setting: Setting) -> None:
-        setting.channel.settled((), 0)
+        setting.channel.origins.settled((), 0)
         setting.consumer.flow(9)
         setting.channel.on_notice(FeedFrom(0, 0, False))
         setting.lease(0, 0)
         setting.remote = {1: "east", 2: "east"}
         setting.publish(2)
         assert await setting.connection.delivered() == [0, 1]
-        setting.channel.may_wait(["east"])
+        setting.channel.origins.may_wait(["east"])
         setting.take()
         setting.publish(2)
         assert await setting.connection.delivered() == []

@@ -68,7 +68,8 @@ def test_a_superseded_partition_ends_and_its_consumers_look_up_again() -> None:
             ClusterConfig("nowhere", 1, b"key", deleters=0), MemoryStore(), make_actor
         )
         partition, dispatcher = await _partition_with_a_subscription(actor_system)
-        of_successor = SubscriptionChannel("s", partition.log, lambda *_: None, durable=True)
+        log = partition.log
+        of_successor = SubscriptionChannel("s", log, log, lambda *_: None, durable=True)
         rpc_connection = await actor_system.open_rpc(
             dispatcher, _DispatcherConnection(of_successor)
         )

@@ -300,7 +300,7 @@ def test_the_partition_goes_on_by_itself_over_a_commit(commit: bool) -> None:
         transaction = await setting.begin()
         await add_subscription(setting, transaction)
         assert not (await ack_in(consumer, message, transaction)).HasField("error")
-        port = setting.partition.subscriptions.channels["s"].port
+        port = setting.partition.subscriptions.channels["s"].link.port
         told, tell = [], port.tell
 
         def listening(notice: Message) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from velaray.actors.partition.ledger_table import NoSuchEntryError
 from velaray.broker.partition import remote_ids
+from velaray.broker.partition.channel.feed import flat_ranges
 from velaray.broker.partition.session.ack_sets import (
     fault_of_ack_set,
     position_of,
@@ -14,7 +15,6 @@ from velaray.broker.partition.session.consumers import IN_ORDER, ConnectedConsum
 from velaray.broker.partition.session.protocols import Client
 from velaray.broker.partition.session.requests import CALL_ERRORS, CONSUMER_CLOSED
 from velaray.broker.partition.session.transaction_acks import TransactionAcks
-from velaray.broker.partition.subscription_channel import flat_ranges
 from velaray.broker.subscription.messages import AckEntries, AckEntriesBefore, Redeliver
 from velaray.broker.wire_errors import code_of
 from velaray.events.ids import Position
@@ -48,7 +48,7 @@ class AcknowledgementHandlers:
         if not individual and consumer.type not in IN_ORDER:
             refusal = "cumulative acknowledgement needs an Exclusive or Failover subscription"
             self._refuse(command, pb.NotAllowedError, refusal)
-        elif consumer.channel.resetting:
+        elif found.channel.resetting:
             # The cursor moves: this would acknowledge entries that a seek just went back to.
             self._refuse(command, pb.ServiceNotReady, "the subscription is being moved")
         elif in_transaction:
@@ -79,7 +79,7 @@ class AcknowledgementHandlers:
 
     def _acknowledge(self, found: ConnectedConsumer, command: pb.CommandAck) -> None:
         log = found.partition.log
-        span = log.table(found.consumer.channel.compacted).span
+        span = log.table(found.channel.compacted).span
         ledger_id, first, limit = -1, 0, 0
         offsets: list[int] = []
         partial: list[tuple[int, list[int]]] = []
@@ -114,19 +114,19 @@ class AcknowledgementHandlers:
     ) -> None:
         consumer = found.consumer
         if request_id:
-            consumer.channel.expect_receipt(consumer, request_id)
+            found.channel.expect_receipt(consumer, request_id)
         end = found.partition.log.end_offset
         ends = [at + 1 for at, _ in partial] + ranges[-1:]
         last = max(ends, default=0)
-        consumer.channel.acknowledging(last)
+        found.channel.delivery.acknowledging(last)
         notice = AckEntries(consumer.number, request_id, end, ranges, partial)
-        consumer.channel.acknowledge(notice, min(last, end))
+        found.channel.acknowledge(notice, min(last, end))
 
     # -- cumulative ----------------------------------------------------------------
 
     def _acknowledge_up_to(self, found: ConnectedConsumer, command: pb.CommandAck) -> None:
         consumer, log = found.consumer, found.partition.log
-        offset = log.table(consumer.channel.compacted).at_or_before(position_of(command))
+        offset = log.table(found.channel.compacted).at_or_before(position_of(command))
         words = remaining_words(command.message_id[0])
         if words is None or offset < 0:
             offset, words = offset + 1, None
@@ -134,12 +134,12 @@ class AcknowledgementHandlers:
             self._refuse(command, pb.NotAllowedError, fault)
             return
         if command.request_id:
-            consumer.channel.expect_receipt(consumer, command.request_id)
+            found.channel.expect_receipt(consumer, command.request_id)
         end = log.end_offset
         last = offset if words is None else offset + 1
-        consumer.channel.acknowledging(last)
+        found.channel.delivery.acknowledging(last)
         notice = AckEntriesBefore(consumer.number, command.request_id, end, offset, words)
-        consumer.channel.acknowledge(notice, min(last, end))
+        found.channel.acknowledge(notice, min(last, end))
 
     def _acknowledge_remote(self, found: ConnectedConsumer, command: pb.CommandAck) -> None:
         """Acknowledge up to a position of another cluster."""
@@ -160,7 +160,7 @@ class AcknowledgementHandlers:
         self, found: ConnectedConsumer, command: pb.CommandAck
     ) -> None:
         consumer, log = found.consumer, found.partition.log
-        channel, position = consumer.channel, position_of(command)
+        channel, position = found.channel, position_of(command)
         words = remaining_words(command.message_id[0])
         try:
             up_to = await remote_ids.up_to_slowly(log, channel, position, words)
@@ -183,7 +183,7 @@ class AcknowledgementHandlers:
         consumer, log = found.consumer, found.partition.log
         ranges = None
         if command.message_ids:
-            table = log.table(consumer.channel.compacted)
+            table = log.table(found.channel.compacted)
             offsets = []
             for data in command.message_ids:
                 position = Position(data.ledgerId, data.entryId)
@@ -197,4 +197,4 @@ class AcknowledgementHandlers:
         epoch = None
         if consumer.type in IN_ORDER and command.HasField("consumer_epoch"):
             epoch = command.consumer_epoch
-        consumer.channel.tell(Redeliver(consumer.number, ranges, epoch))
+        found.channel.tell(Redeliver(consumer.number, ranges, epoch))

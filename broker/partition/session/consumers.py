@@ -9,14 +9,11 @@ from velaray.actors.dispatch.consumers import KeySharedMode, KeySharedPolicy
 from velaray.actors.machine import Reason
 from velaray.actors.partition.machine import StartAt
 from velaray.broker.partition import remote_ids
+from velaray.broker.partition.channel.consumer import ChannelConsumer, ConsumerSession
 from velaray.broker.partition.session.admission import check_home, check_name, find_partition
 from velaray.broker.partition.session.protocols import Client, HostedPartition, LocalPartitions
 from velaray.broker.partition.session.requests import CONSUMER_CLOSED, Attempts
-from velaray.broker.partition.subscription_channel import (
-    ChannelConsumer,
-    ConsumerSession,
-    SubscriptionChannel,
-)
+from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.schema_registry.schema_session import schema_of
 from velaray.events.ids import MessageId
 from velaray.events.ids_pb2 import MessageIdData
@@ -30,9 +27,10 @@ IN_ORDER = (pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Failover)
 
 
 class ConnectedConsumer(NamedTuple):
-    """A consumer of a client connection, and the partition that it reads."""
+    """A consumer of a client connection, its channel, and the partition that it reads."""
 
     consumer: ChannelConsumer
+    channel: SubscriptionChannel
     partition: HostedPartition
 
 
@@ -59,9 +57,9 @@ class ConsumerTable:
             raise RemoteError(Reason.CONFLICT, f"consumer {consumer_id} not found")
         return found
 
-    def add(self, consumer: ChannelConsumer, partition: HostedPartition) -> None:
+    def add(self, connected: ConnectedConsumer) -> None:
         """Add a consumer."""
-        self._connected[consumer.consumer_id] = ConnectedConsumer(consumer, partition)
+        self._connected[connected.consumer.consumer_id] = connected
 
     def remove(self, consumer: ChannelConsumer) -> bool:
         """Remove a consumer, and return whether it was there."""
@@ -125,8 +123,9 @@ class ConsumerHandlers:
         consumer.auto_consume = schema is not None and schema.type is SchemaType.AUTO_CONSUME
         if command.subType in IN_ORDER and command.HasField("consumer_epoch"):
             consumer.epoch = command.consumer_epoch
-        self._consumers.add(consumer, partition)
-        await self._attach(ConnectedConsumer(consumer, partition), command)
+        connected = ConnectedConsumer(consumer, channel, partition)
+        self._consumers.add(connected)
+        await self._attach(connected, command)
 
     def _check(self, partition: HostedPartition, subscription: str) -> None:
         """Raise `RemoteError` if the partition accepts no consumer of the subscription."""
@@ -139,7 +138,7 @@ class ConsumerHandlers:
         consumer = connected.consumer
         keys = _key_shared_policy(command)
         try:
-            await consumer.channel.attach(consumer, command.priority_level, keys)
+            await connected.channel.attach(consumer, command.priority_level, keys)
             if consumer.closed:
                 raise RpcConnectionClosed(CONSUMER_CLOSED)
             consumer.answered()
@@ -158,8 +157,8 @@ class ConsumerHandlers:
 
     def on_writable(self) -> None:
         """Continue deliveries that waited for the socket."""
-        for consumer, _ in self._consumers:
-            consumer.channel.deliver(consumer)
+        for consumer, channel, _ in self._consumers:
+            channel.delivery.deliver(consumer)
 
     # -- closing -------------------------------------------------------------------
 
@@ -172,10 +171,10 @@ class ConsumerHandlers:
         self._client.succeed(command.request_id)
 
     def _drop(self, connected: ConnectedConsumer, *, lost: bool = False) -> None:
-        consumer, partition = connected
+        consumer, channel, partition = connected
         self._consumers.remove(consumer)
-        consumer.channel.remove(consumer, lost)
-        partition.subscriptions.drop_if_unused(consumer.channel)
+        channel.remove(consumer, lost)
+        partition.subscriptions.drop_if_unused(channel)
 
     def closed_by_channel(self, consumer: ChannelConsumer) -> None:
         """Tell the client that its subscription closed a consumer; it may subscribe again."""
@@ -190,10 +189,10 @@ class ConsumerHandlers:
 
     def send_home(self) -> None:
         """Close all consumers, because the tenant's home cluster serves them from now on."""
-        for consumer, partition in self._consumers:
-            consumer.channel.remove(consumer)
+        for consumer, channel, partition in self._consumers:
+            channel.remove(consumer)
             self.closed_by_channel(consumer)
-            partition.subscriptions.drop_if_unused(consumer.channel)
+            partition.subscriptions.drop_if_unused(channel)
 
 
 async def _open_channel(

@@ -34,7 +34,7 @@ class SubscriptionRequests:
     async def unsubscribe(self, command: pb.CommandUnsubscribe) -> None:
         """Delete the consumer's subscription."""
         found = self._consumers.find(command.consumer_id)
-        consumer, channel = found.consumer, found.consumer.channel
+        consumer, channel = found.consumer, found.channel
         if len(channel.consumers) > 1 and not command.force:
             others = len(channel.consumers) - 1
             raise RemoteError(Reason.NOT_ALLOWED, f"{others} other consumers are connected")
@@ -47,8 +47,7 @@ class SubscriptionRequests:
         self._client.succeed(command.request_id)
 
     async def _delete(self, found: ConnectedConsumer) -> None:
-        consumer, partition = found
-        channel = consumer.channel
+        consumer, channel, partition = found
         deleted = False
         try:
             await partition.deletion.delete_subscription(DeleteSubscription(channel.name))
@@ -61,8 +60,7 @@ class SubscriptionRequests:
 
     async def seek(self, command: pb.CommandSeek) -> None:
         """Move the cursor of the consumer's subscription."""
-        consumer, partition = self._consumers.find(command.consumer_id)
-        channel = consumer.channel
+        _, channel, partition = self._consumers.find(command.consumer_id)
         if command.HasField("message_publish_time"):
             where = partition.compacted if channel.compacted else partition.log
             offset = await where.offset_at_time(command.message_publish_time)
@@ -74,8 +72,7 @@ class SubscriptionRequests:
 
     async def last_message_id(self, command: pb.CommandGetLastMessageId) -> None:
         """Answer the topic's last message id and the subscription's mark."""
-        consumer, partition = self._consumers.find(command.consumer_id)
-        channel = consumer.channel
+        _, channel, partition = self._consumers.find(command.consumer_id)
         mark = await channel.ask(GetMark())
         last = await partition.compacted.last_message_id(channel.horizon)
         before = partition.log.table(channel.compacted).position_before(mark)
@@ -91,8 +88,8 @@ class SubscriptionRequests:
 
     async def stats(self, command: pb.CommandConsumerStats) -> None:
         """Answer a consumer's statistics."""
-        consumer, partition = self._consumers.find(command.consumer_id)
-        stats = await consumer.channel.ask(GetStats(partition.log.end_offset))
+        consumer, channel, partition = self._consumers.find(command.consumer_id)
+        stats = await channel.ask(GetStats(partition.log.end_offset))
         own: Mapping[str, Any] = next(
             (each for each in stats["consumers"] if each["number"] == consumer.number), {}
         )

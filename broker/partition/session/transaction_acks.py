@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from velaray.actors.machine import Reason
 from velaray.broker.partition import remote_ids
+from velaray.broker.partition.channel.feed import flat_ranges
 from velaray.broker.partition.compacted_channel import GONE
 from velaray.broker.partition.session.ack_sets import (
     fault_of_ack_set,
@@ -14,7 +15,6 @@ from velaray.broker.partition.session.ack_sets import (
 from velaray.broker.partition.session.consumers import ConnectedConsumer
 from velaray.broker.partition.session.protocols import Client, PartitionLog
 from velaray.broker.partition.session.requests import CALL_ERRORS, CONSUMER_CLOSED
-from velaray.broker.partition.subscription_channel import ChannelConsumer, flat_ranges
 from velaray.broker.subscription.messages import (
     AckEntriesBeforeInTransaction,
     AckEntriesInTransaction,
@@ -62,18 +62,18 @@ class TransactionAcks:
     async def _transact(
         self, found: ConnectedConsumer, transaction: TransactionId, command: pb.CommandAck
     ) -> None:
-        consumer, partition = found
-        channel, log = consumer.channel, partition.log
+        consumer, channel, partition = found
+        log = partition.log
         if not channel.durable:
             problem = "a reader can't acknowledge in a transaction"
             raise RemoteError(Reason.NOT_ALLOWED, problem)
         async with partition.publishing.admission.through(transaction, channel.name):
             request: AckEntriesInTransaction | AckEntriesBeforeInTransaction
             if command.ack_type == pb.CommandAck.Individual:
-                last, request = await _individual(log, consumer, transaction, command)
+                last, request = await _individual(log, found, transaction, command)
             else:
-                last, request = await _cumulative(log, consumer, transaction, command)
-            channel.acknowledging(last)
+                last, request = await _cumulative(log, found, transaction, command)
+            channel.delivery.acknowledging(last)
             if last > log.synced_offset:
                 await log.sync()
             if consumer.closed or channel.resetting:
@@ -89,12 +89,12 @@ class TransactionAcks:
 
 async def _individual(
     log: PartitionLog,
-    consumer: ChannelConsumer,
+    found: ConnectedConsumer,
     transaction: TransactionId,
     command: pb.CommandAck,
 ) -> tuple[int, AckEntriesInTransaction]:
     """Return the offset after the last entry, and the request to the subscription."""
-    channel = consumer.channel
+    consumer, channel, _ = found
     span = log.table(channel.compacted).span
     offsets: list[int] = []
     partial: list[tuple[int, list[int], int]] = []
@@ -127,12 +127,12 @@ async def _individual(
 
 async def _cumulative(
     log: PartitionLog,
-    consumer: ChannelConsumer,
+    found: ConnectedConsumer,
     transaction: TransactionId,
     command: pb.CommandAck,
 ) -> tuple[int, AckEntriesBeforeInTransaction]:
     """Return what `_individual` does."""
-    channel = consumer.channel
+    consumer, channel, _ = found
     if len(command.message_id) != 1:
         problem = "a cumulative acknowledgement in a transaction must name exactly one message"
         raise RemoteError(Reason.NOT_ALLOWED, problem)

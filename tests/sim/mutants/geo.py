@@ -15,8 +15,8 @@ from velaray.actors.subscription import machine as subscription
 from velaray.actors.subscription import progress_translation
 from velaray.actors.subscription.cursor import Cursor
 from velaray.actors.subscription.remote_progress import Ahead, TakenProgress
+from velaray.broker.partition.channel.origins import UnsettledOrigins
 from velaray.broker.partition.session import publishing
-from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.subscription import progress_exporter
 from velaray.events.ids import LEDGER_INDEX_BITS, NUMBER_BITS, Position
 from velaray.geo.replication import remote_progress, replicator_ends, replicator_sender
@@ -107,10 +107,10 @@ def _to_everybody(original: Any) -> Any:
 
 
 def _never_settled(original: Any) -> Any:
-    def unsettled(self: SubscriptionChannel, first: int, end: int) -> int:
+    def first_unsettled(self: UnsettledOrigins, first: int, end: int) -> int:
         return end
 
-    return unsettled
+    return first_unsettled
 
 
 def _nothing_waits(original: Any) -> Any:
@@ -264,7 +264,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "drop-waiting-progress": _mutant(
         "messages that arrive after their acknowledgement are delivered",
-        *(SubscriptionChannel, "_unsettled", _never_settled, 300),
+        *(UnsettledOrigins, "first_unsettled", _never_settled, 300),
     ),
     "lose-waiting-progress": _mutant(
         "a recovered subscription has no progress for messages that haven't arrived",

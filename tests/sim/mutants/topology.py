@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.sim.mutants.mutant import Mutant, do_nothing, do_nothing_async
+from velaray.broker.partition.channel.consumer import Grant
 from velaray.broker.partition.channel_opening import _DispatcherConnection
 from velaray.broker.partition.dead_letters import DeadLetterMover
 from velaray.broker.partition.delayed_delivery import DelayedDeliveryTracker
@@ -12,7 +13,7 @@ from velaray.broker.partition.entries import CachedEntry, EntryCache
 from velaray.broker.partition.publishing import Publishing
 from velaray.broker.partition.session import producer
 from velaray.broker.partition.session.producers import ProducerHandlers
-from velaray.broker.partition.subscription_channel import Grant, SubscriptionChannel
+from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.subscription.acknowledgements import Acknowledgements
 from velaray.broker.subscription.delivery_counts import DeliveryCounts
 from velaray.broker.subscription.messages import AckReceipt

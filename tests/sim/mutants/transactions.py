@@ -26,7 +26,7 @@ from velaray.actors.subscription import pending_acks
 from velaray.actors.subscription.pending_sets import PendingAcks
 from velaray.broker.coordinator.coordinator_actor import CoordinatorActor
 from velaray.broker.coordinator.transaction_completion import TransactionCompletion, Untold
-from velaray.broker.partition.subscription_channel import SubscriptionChannel
+from velaray.broker.partition.channel.feed import DispatcherFeed
 from velaray.broker.partition.transaction_admission import TransactionAdmission
 from velaray.broker.partition.visibility import Visibility
 from velaray.client.acks import AckTracker
@@ -324,7 +324,7 @@ def _take_pending_for_acknowledged(original: Any) -> Any:
 
 
 def _skip_no_aborted_entries(original: Any) -> Any:
-    async def pass_hidden(self: SubscriptionChannel, end: int) -> None:
+    async def pass_hidden(self: DispatcherFeed, end: int) -> None:
         await asyncio.sleep(0)
         self._hidden_passed = end
 
@@ -452,7 +452,7 @@ MUTANTS = {
     ),
     "skip-no-aborted-entries": Mutant(
         "subscriptions get no notice to skip aborted entries",
-        ((SubscriptionChannel, "_pass_hidden", _skip_no_aborted_entries),),
+        ((DispatcherFeed, "_pass_hidden", _skip_no_aborted_entries),),
         50,
     ),
     "lose-committed-acks": Mutant(
