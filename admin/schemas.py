@@ -25,16 +25,17 @@ from velaray.admin.http import (
 )
 from velaray.broker.coordinator.coordinators import check_not_systems
 from velaray.broker.history import PointInTime
+from velaray.broker.schema_registry import messages as m
 from velaray.broker.schema_registry.schema_calls import (
     AUTO_UPDATE,
     LEGACY_JSON,
     POLICIES,
     STRATEGY,
-    asked,
     find_schema,
     has_registry,
     info_of,
     no_schema,
+    schema_policies,
 )
 from velaray.broker.schema_registry.schema_history import versions_at
 from velaray.events.ids import ActorKey
@@ -111,7 +112,7 @@ async def _all(request: web.Request, key: ActorKey, *, gone: bool) -> list[dict[
         return []
     if point_in_time is not None:
         return await versions_at(actor_system.store, key, point_in_time, gone=gone)
-    return list(await actor_system.call(key, "schemas", {"all": gone}))
+    return await actor_system.request(key, m.Schemas(gone))
 
 
 # -- reading -----------------------------------------------------------------------
@@ -167,7 +168,7 @@ async def find_version(request: web.Request) -> web.Response:
     validate(info, legacy_json=policies[LEGACY_JSON])
     version = None
     if await has_registry(actor_system, key):
-        version = await actor_system.call(key, "find", asked(info, policies))
+        version = await actor_system.request(key, m.Find(info, schema_policies(policies)))
     if version is None:
         raise RemoteError(Reason.NOT_FOUND, f"{key.topic_name} has no such schema")
     return answer({"version": version})
@@ -187,8 +188,8 @@ async def check(request: web.Request) -> web.Response:
     validate(info, legacy_json=policies[LEGACY_JSON])
     problems = []
     if await has_registry(actor_system_of(request), key):
-        call = {**asked(info, policies), "all": every}
-        problems = await actor_system_of(request).call(key, "check", call)
+        call = m.Check(info, schema_policies(policies), every)
+        problems = await actor_system_of(request).request(key, call)
     return answer(
         {
             "compatibility": not problems,
@@ -223,7 +224,8 @@ async def upload(request: web.Request) -> web.Response:
         key = await _create(request, proposed)
     info = replace(proposed, name=key.topic)
     policies = {**await _policies(request, key), AUTO_UPDATE: True}
-    found = await actor_system_of(request).call(key, "register", asked(info, policies))
+    register = m.Register(info, schema_policies(policies))
+    found = await actor_system_of(request).request(key, register)
     return answer({"version": {"version": found["version"]}})
 
 
@@ -242,8 +244,8 @@ async def delete(request: web.Request) -> web.Response:
     key = await _registry(request)
     actor_system, forced = actor_system_of(request), flag(request, "force")
     latest = await find_schema(actor_system, key, None)
-    call = {"through": latest["version"], "forced": forced, "role": ""}
-    return answer({"version": await actor_system.call(key, "delete", call)})
+    call = m.Delete(latest["version"], forced)
+    return answer({"version": await actor_system.request(key, call)})
 
 
 _SCHEMAS = f"{PREFIX}/schemas/{{tenant}}/{{namespace}}/{{topic}}"

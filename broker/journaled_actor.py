@@ -10,6 +10,14 @@ from typing import Any, TypeVar
 
 from velaray.actors.machine import Machine, Reason
 from velaray.actors.runtime import Runtime, Stopped
+from velaray.broker.actor_messages import (
+    ACTOR_REQUESTS,
+    Describe,
+    Ledgers,
+    Metrics,
+    request_named,
+)
+from velaray.broker.actor_peer import ActorPeer
 from velaray.broker.actor_tasks import ActorTasks
 from velaray.broker.garbage_collection.ledger_keeper import (
     HISTORY_BYTES,
@@ -21,6 +29,7 @@ from velaray.journal.errors import JournalError, NotStored, Purged
 from velaray.journal.journal import Journal, JournalSettings
 from velaray.journal.replay import load_manifest
 from velaray.topology.actor_system import ActorBase, ActorSystem, Address
+from velaray.topology.messages import Codec, Message, Request
 from velaray.topology.metrics import Labels, Sample, runtime_samples
 from velaray.topology.rpc import RemoteError, RpcConnection, RpcServer
 
@@ -39,6 +48,9 @@ class WasDeleted(RemoteError):
 class JournaledActor(ActorBase):
     """An actor around one machine. Subclasses add what they serve."""
 
+    accepts = Codec(*ACTOR_REQUESTS)
+    """The requests that the actor answers. A subclass adds its own."""
+
     def __init__(self, key: ActorKey, actor_system: ActorSystem, machine: Machine[Any]) -> None:
         self.key = key
         self.actor_system = actor_system
@@ -47,7 +59,7 @@ class JournaledActor(ActorBase):
         self.runtime: Runtime[Any]
         self.recovery_ms = 0, 0
         """When the last recovery began and ended."""
-        self.rpc_connections = RpcServer(self, actor_system.config.rpc_key)
+        self.rpc_connections = RpcServer(ActorPeer(self), actor_system.config.rpc_key)
         self.keeper = LedgerKeeper(self)
         self._tasks = ActorTasks(key, actor_system)
         self.spawn = self._tasks.spawn
@@ -149,14 +161,20 @@ class JournaledActor(ActorBase):
             await journal.confirm()
 
     async def call(self, method: str, args: dict[str, Any]) -> Any:
-        """Answer the calls of every actor: ``describe``, ``ledgers`` and ``metrics``."""
-        if method == "ledgers":
-            return await self.runtime.read(lambda state: self._ledgers())
-        if method == "describe":
-            return {"key": self.key.text(), "runtime": asdict(self.runtime.stats)}
-        if method == "metrics":
-            return [list(sample) for sample in await self.metrics()]
-        raise RemoteError(Reason.NOT_FOUND, f"a {self.key.kind} has no method {method!r}")
+        """Answer a request by name. Raises what `request_named` and `handle` raise."""
+        return await self.handle(request_named(self.key, self.accepts, method, args))
+
+    async def handle(self, request: Message) -> Any:
+        """Answer a request of `accepts`. Raises `RemoteError` to refuse it."""
+        match request:
+            case Ledgers():
+                return await self.runtime.read(lambda state: self._ledgers())
+            case Describe():
+                return {"key": self.key.text(), "runtime": asdict(self.runtime.stats)}
+            case Metrics():
+                return [list(sample) for sample in await self.metrics()]
+        name = type(request).__name__
+        raise RemoteError(Reason.NOT_FOUND, f"a {self.key.kind} answers no {name} here")
 
     def _ledgers(self) -> list[dict[str, Any]]:
         journal = self.runtime.journal
@@ -170,12 +188,9 @@ class JournaledActor(ActorBase):
         """The actor's metrics, as they are now."""
         return runtime_samples(Labels(self.config.name, self.key).of_actor(), self.runtime.stats)
 
-    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
-        """Requests over RPC connections are calls."""
-        return await self.call(method, args)
-
-    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
-        """A plain actor gets no notices."""
+    async def answer(self, rpc_connection: RpcConnection, request: Request[Any]) -> Any:
+        """Answer a request that came over a connection."""
+        return await self.handle(request)
 
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
         """Nothing depends on a connection."""

@@ -2,7 +2,7 @@
 
 A partition keeps a connection to the catalog. Over it the partition asks for the policies of its
 topic, the clusters that the topic is replicated to, and the home cluster of its tenant. The catalog
-remembers the connection and sends ``policies_changed`` after each change that may concern the
+remembers the connection and sends `PoliciesChanged` after each change that may concern the
 partition, which then asks again. If the connection breaks, for example because the catalog
 restarted, the partition opens a new one and asks again. Notifications are hints: the next request
 repairs any loss.
@@ -15,8 +15,10 @@ from collections.abc import Callable
 from typing import Any
 
 from velaray.actors.catalog.state import Scope
+from velaray.broker.catalog.messages import PoliciesChanged, Watch
 from velaray.events.ids import ActorKey, TopicName
 from velaray.topology.actor_system import ActorSystem
+from velaray.topology.messages import Codec, Message, Request
 from velaray.topology.rpc import RemoteError, RpcConnection
 from velaray.topology.transient import TRANSIENT
 
@@ -59,21 +61,23 @@ class Watchers:
     def _tell_of(self, concerned: Callable[[Scope], bool]) -> None:
         for rpc_connection, topic in self._topics.items():
             if concerned(topic):
-                rpc_connection.notify("policies_changed", None)
+                rpc_connection.tell(PoliciesChanged())
 
 
 class Follower:
     """A partition's side: keeps the catalog's answers about its topic."""
 
+    accepts = Codec(PoliciesChanged)
+
     def __init__(
         self,
         actor_system: ActorSystem,
-        serving: dict[str, Any],
+        watch: Watch,
         apply: Callable[[dict[str, Any]], None],
     ) -> None:
-        """``serving`` has the arguments of the request; ``apply`` gets each answer."""
+        """``watch`` is the request; ``apply`` gets each answer."""
         self._actor_system = actor_system
-        self._serving = serving
+        self._watch = watch
         self._apply = apply
         self._changed = asyncio.Event()
 
@@ -92,7 +96,7 @@ class Follower:
         try:
             while not rpc_connection.closed:
                 self._changed.clear()
-                self._apply(await rpc_connection.request("watch", self._serving))
+                self._apply(await rpc_connection.ask(self._watch))
                 await self._wait()
         finally:
             rpc_connection.close()
@@ -104,13 +108,20 @@ class Follower:
         except TimeoutError:
             return  # a notice may be lost with a dead connection that still looks alive
 
+    async def answer(self, rpc_connection: RpcConnection, request: Request[Any]) -> None:
+        """The catalog sends no requests."""
+        raise RemoteError("not allowed", "a follower answers no requests")
+
+    def receive(self, rpc_connection: RpcConnection, notice: Message) -> None:
+        """A policy changed: ask again."""
+        self._changed.set()
+
     async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
         """The catalog sends no requests."""
         raise RemoteError("not allowed", "a follower answers no requests")
 
     def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
-        """A policy changed: ask again."""
-        self._changed.set()
+        """The catalog sends typed notices only."""
 
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
         """Continue over a new connection."""

@@ -11,6 +11,7 @@ from velaray.actors.catalog.inbound_replication import pulled_partitions
 from velaray.actors.catalog.machine import CatalogMachine, Done, Ensured
 from velaray.actors.catalog.state import CLUSTER, Catalog, Scope, effective_policies
 from velaray.actors.machine import Reason, Refusal
+from velaray.broker.actor_messages import ACTOR_REQUESTS
 from velaray.broker.catalog import messages as m
 from velaray.broker.catalog.commands import command_of, scope_of
 from velaray.broker.catalog.migrations import MakeMigrations
@@ -22,7 +23,7 @@ from velaray.broker.policy_watch import Watchers
 from velaray.broker.topic_policies import TopicPolicies
 from velaray.events.ids import ActorKey, InvalidNameError, TopicName
 from velaray.topology.actor_system import ActorSystem, Address
-from velaray.topology.messages import Codec, Message, MessageError, requests_of
+from velaray.topology.messages import Codec, Message, Request, requests_of
 from velaray.topology.rpc import RemoteError, RpcConnection
 from velaray.topology.transient import TRANSIENT_OR_STORE
 
@@ -39,19 +40,12 @@ def _partitions(state: Catalog) -> list[tuple[ActorKey, TopicPolicies]]:
 
 PULL_WAKE_S = 2.0
 FIRST_BACKOFF_S = 0.5
-REQUESTS = Codec(*requests_of(m))
-"""The requests that the catalog answers."""
-
-
-def _decode(method: str, args: dict[str, Any]) -> Message:
-    try:
-        return REQUESTS.from_call(method, args)
-    except MessageError as error:
-        raise RemoteError(Reason.INVALID, str(error)) from error
 
 
 class CatalogActor(JournaledActor):
     """Serves the catalog's commands and queries to the cluster's other actors."""
+
+    accepts = Codec(*ACTOR_REQUESTS, *requests_of(m))
 
     def __init__(
         self, key: ActorKey, actor_system: ActorSystem, make_migrations: MakeMigrations
@@ -127,7 +121,7 @@ class CatalogActor(JournaledActor):
         backoff = self.actor_system.backoff(FIRST_BACKOFF_S)
         while True:
             try:
-                deleted_topics = await self._query(m.Graves())
+                deleted_topics = await self._query(m.DeletedTopics())
                 for name in sorted(
                     {
                         deleted_topic["topic"]
@@ -142,26 +136,21 @@ class CatalogActor(JournaledActor):
                 backoff.reset()
                 await asyncio.sleep(self.config.maintenance_s)
 
-    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
-        """Answer a call; ``watch`` also subscribes the connection to changes."""
-        if method != "watch":
-            return await self.call(method, args)
-        request = _decode(method, args)
-        assert isinstance(request, m.Watch)
-        self._watchers.add(rpc_connection, TopicName.parse(request.topic))
-        return await self.call("serving", args)
+    async def answer(self, rpc_connection: RpcConnection, request: Request[Any]) -> Any:
+        """Answer a request; `Watch` also subscribes the connection to changes."""
+        if isinstance(request, m.Watch):
+            self._watchers.add(rpc_connection, TopicName.parse(request.topic))
+            request = m.Serving(request.topic, request.incarnation)
+        return await self.handle(request)
 
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
         """Remove the watcher; it watches again over a new connection."""
         self._watchers.remove(rpc_connection)
 
-    async def call(self, method: str, args: dict[str, Any]) -> Any:
-        """Answer a request of `velaray.broker.catalog.messages`, by name. Raises `RemoteError`."""
-        if not REQUESTS.knows(method):
-            return await super().call(method, args)
-        return await self._handle(_decode(method, args))
-
-    async def _handle(self, request: Message) -> Any:
+    async def handle(self, request: Message) -> Any:
+        """Answer a request of `velaray.broker.catalog.messages`. Raises `RemoteError`."""
+        if isinstance(request, (*ACTOR_REQUESTS, m.Watch)):
+            return await super().handle(request)
         try:
             if isinstance(request, m.MigrationStatus):
                 return await self.migrations.status(request.tenant)

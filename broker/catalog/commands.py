@@ -74,9 +74,9 @@ def _of_topics(request: Message) -> Any | None:
             return machine.DeleteTopic(TopicName.parse(topic), incarnation, window_ms)
         case m.UndeleteTopic():
             return UndeleteTopic(TopicName.parse(request.topic))
-        case m.BeginBurial():
+        case m.BeginPurge():
             return BeginPurge(request.incarnation)
-        case m.EndBurial():
+        case m.EndPurge():
             return EndPurge(request.incarnation)
         case m.SetPolicy():
             scope = scope_of(request.topic, request.namespace)

@@ -9,7 +9,7 @@ from typing import Any
 
 from velaray.actors.catalog.migration_state import Phase
 from velaray.actors.catalog.state import Progress
-from velaray.topology.messages import Request, field
+from velaray.topology.messages import Message, Request, field
 
 Row = dict[str, Any]
 
@@ -155,13 +155,13 @@ class UndeleteTopic(Request[Row]):
     topic: str
 
 
-class BeginBurial(Request[Row]):
+class BeginPurge(Request[Row]):
     """Record that the purge of a deleted topic begins."""
 
     incarnation: int
 
 
-class EndBurial(Request[Row]):
+class EndPurge(Request[Row]):
     """Record that a deleted topic is purged."""
 
     incarnation: int
@@ -292,7 +292,7 @@ class Serving(Request[Row]):
 
 
 class Watch(Request[Row]):
-    """`Serving`; the connection gets a notice of every change from then on."""
+    """`Serving`; the connection gets `PoliciesChanged` after every change from then on."""
 
     topic: str
     incarnation: int
@@ -307,7 +307,7 @@ class Policies(Request[Row]):
     effective: list[str] | None = None
 
 
-class Graves(Request[list[Row]]):
+class DeletedTopics(Request[list[Row]]):
     """The deleted topics of a name, or all, whose purge isn't over."""
 
     topic: str | None = None
@@ -347,7 +347,7 @@ class Arrival(Request[Row | None]):
     tenant: str
 
 
-class Whereabouts(Request[Row]):
+class TenantObjects(Request[Row]):
     """The objects of a tenant in this cluster."""
 
     tenant: str
@@ -357,3 +357,10 @@ class NamedClusters(Request[list[Any]]):
     """The other clusters that policies of a tenant name."""
 
     tenant: str
+
+
+# -- notices of the catalog ------------------------------------------------------------
+
+
+class PoliciesChanged(Message):
+    """Something in the answer to `Watch` may have changed: ask again."""

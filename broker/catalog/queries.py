@@ -159,7 +159,7 @@ def _policies(state: Catalog, request: m.Policies) -> Any:
     return dict(queries.own_policies(state, scope))
 
 
-def _deleted_topics(state: Catalog, request: m.Graves, now_ms: int) -> Any:
+def _deleted_topics(state: Catalog, request: m.DeletedTopics, now_ms: int) -> Any:
     """The deleted topics of a name, or all; ``due``: their purge may begin."""
     name = TopicName.parse(request.topic).topic if request.topic else None
     return [
@@ -231,7 +231,7 @@ def _incoming(state: Catalog, request: m.Arrival) -> dict[str, Any] | None:
     return {"source": found.source, "migration": found.number, "end": found.ending}
 
 
-def _tenant_status(state: Catalog, request: m.Whereabouts) -> dict[str, Any]:
+def _tenant_status(state: Catalog, request: m.TenantObjects) -> dict[str, Any]:
     """The objects of a tenant in this cluster, the tenant's home, and the known clusters."""
     tenant = request.tenant
     names = queries.namespaces(state, tenant)
@@ -294,14 +294,14 @@ QUERIES: Mapping[type[Message], Callable[[Catalog, Any], Any]] = {
     m.Migrations: _migrations,
     m.ReachCluster: _reach,
     m.Arrival: _incoming,
-    m.Whereabouts: _tenant_status,
+    m.TenantObjects: _tenant_status,
     m.NamedClusters: _named_clusters,
 }
 TIMED_QUERIES: Mapping[type[Message], Callable[[Catalog, Any, int], Any]] = {
-    m.Graves: _deleted_topics,
+    m.DeletedTopics: _deleted_topics,
     m.MayBeginMigration: _may_begin,
 }
 """Queries whose answer depends on the clock (milliseconds since 1970)."""
-CERTAIN: frozenset[type[Message]] = frozenset({m.Topic, m.Serving, m.Graves})
+CERTAIN: frozenset[type[Message]] = frozenset({m.Topic, m.Serving, m.DeletedTopics})
 """Queries whose answers lead to the deletion of journals; a superseded catalog doesn't answer
 them."""

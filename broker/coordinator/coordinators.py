@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from velaray.actors.catalog.machine import SYSTEM_NAMESPACE, SYSTEM_TENANT
 from velaray.actors.machine import Reason
+from velaray.broker.catalog import messages as catalog_messages
 from velaray.events.ids import ActorKey, TopicName
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.rpc import RemoteError
@@ -51,9 +52,9 @@ async def ensure_partitions(actor_system: ActorSystem, topic: TopicName, count: 
     Raises what `ActorSystem.call` raises.
     """
     name = str(topic)
-    create = {"topic": name, "partitions": count, "exist_ok": True}
-    await actor_system.call(ActorKey.catalog(), "create_topic", create)
-    found = await actor_system.call(ActorKey.catalog(), "topic", {"topic": name})
+    create = catalog_messages.CreateTopic(name, count, exist_ok=True)
+    await actor_system.request(ActorKey.catalog(), create)
+    found = await actor_system.request(ActorKey.catalog(), catalog_messages.Topic(name))
     if found["partitions"] < count:
-        grow = {"topic": name, "partitions": count}
-        await actor_system.call(ActorKey.catalog(), "grow_partitions", grow)
+        grow = catalog_messages.GrowPartitions(name, count)
+        await actor_system.request(ActorKey.catalog(), grow)

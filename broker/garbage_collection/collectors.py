@@ -8,6 +8,7 @@ from typing import Any
 
 from velaray.actors.catalog.policies import POLICIES, Level
 from velaray.actors.machine import Reason
+from velaray.broker.catalog import messages as catalog_messages
 from velaray.broker.coordinator.coordinators import ensure_partitions
 from velaray.broker.garbage_collection.deletion import DEAD, EVENTS, OPERATOR, RETRY, TOPICS, WORKER
 from velaray.events.ids import ActorKey, TopicName
@@ -40,11 +41,13 @@ async def ensure_deletion_topics(actor_system: ActorSystem) -> None:
     mean more actors, which all activate for every deletion. Raises what `ActorSystem.call` raises.
     """
     namespace = EVENTS.namespace_name
-    own = await actor_system.call(ActorKey.catalog(), "policies", {"namespace": namespace})
+    wanted = catalog_messages.Policies(namespace=namespace)
+    own = await actor_system.request(ActorKey.catalog(), wanted)
     for name, value in _POLICIES.items():
         if own.get(name) != value:
-            policy = {"namespace": namespace, "name": name, "value": json.dumps(value).encode()}
-            await actor_system.call(ActorKey.catalog(), "set_policy", policy)
+            text = json.dumps(value).encode()
+            policy = catalog_messages.SetPolicy(name, text, namespace=namespace)
+            await actor_system.request(ActorKey.catalog(), policy)
     for topic in TOPICS:
         await ensure_partitions(actor_system, topic, max(1, actor_system.config.deleters))
 
@@ -55,7 +58,8 @@ async def partitions_in_use(actor_system: ActorSystem, topic: TopicName) -> Asyn
     Raises what `ActorSystem.call` raises, and the store's errors.
     """
     try:
-        found = await actor_system.call(ActorKey.catalog(), "topic", {"topic": str(topic)})
+        wanted = catalog_messages.Topic(str(topic))
+        found = await actor_system.request(ActorKey.catalog(), wanted)
     except RemoteError as error:
         if error.kind != Reason.NOT_FOUND:
             raise

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from velaray.broker.garbage_collection.messages import EnqueueDeletion
 from velaray.events.ids import ActorKey, TopicName
 from velaray.journal.garbage_collection import dispose, purge
 
@@ -52,8 +53,7 @@ async def enqueue_deletion(
     collector = ActorKey.of_garbage_collector(
         crc32(key.text().encode()) % actor_system.config.deleters
     )
-    args = {"journal": key.text(), "ledgers": list(ledger_ids)}
-    await actor_system.call(collector, "announce", args)
+    await actor_system.request(collector, EnqueueDeletion(key.text(), list(ledger_ids)))
 
 
 async def purge_journal(actor_system: ActorSystem, key: ActorKey) -> None:

@@ -23,6 +23,7 @@ from velaray.broker.garbage_collection.deletion_events import (
     addressee,
     decode_event,
 )
+from velaray.broker.garbage_collection.messages import AcknowledgeDeadLetters
 from velaray.events.ids import ActorKey, MessageId, TopicName
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.rpc import RemoteError
@@ -114,11 +115,12 @@ async def forget(actor_system: ActorSystem, dead_letters: Sequence[Waiting]) -> 
     Repeating it does no harm. Raises what `ActorSystem.call` raises: then some may be acknowledged.
     """
     ids = [
-        [each.message_id.ledger_id, each.message_id.entry_id, each.message_id.partition]
+        (each.message_id.ledger_id, each.message_id.entry_id, each.message_id.partition)
         for each in dead_letters
     ]
     if ids:
-        await actor_system.call(ActorKey.of_garbage_collector(0), "forget", {"letters": ids})
+        acknowledge = AcknowledgeDeadLetters(ids)
+        await actor_system.request(ActorKey.of_garbage_collector(0), acknowledge)
 
 
 def described(each: Waiting) -> dict[str, Any]:

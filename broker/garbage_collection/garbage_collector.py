@@ -16,7 +16,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from velaray.actors.machine import Reason
+from velaray.broker.actor_messages import Describe, Ledgers, Metrics, request_named
+from velaray.broker.actor_peer import ActorPeer
 from velaray.broker.actor_tasks import ActorTasks
+from velaray.broker.catalog.messages import Clusters
 from velaray.broker.garbage_collection.collector_metrics import CollectorMetrics
 from velaray.broker.garbage_collection.collectors import ensure_deletion_topics, has_work
 from velaray.broker.garbage_collection.deletion import DEAD, EVENTS, OPERATOR, RETRY, WORKER
@@ -29,12 +32,17 @@ from velaray.broker.garbage_collection.deletion_events import (
     event_of,
     read_event,
 )
+from velaray.broker.garbage_collection.messages import (
+    TO_COLLECTOR,
+    AcknowledgeDeadLetters,
+    EnqueueDeletion,
+)
 from velaray.client.client import Client
 from velaray.client.consumer import Consumer
 from velaray.client.dead_letters import RECONSUMETIMES
 from velaray.client.enums import ConsumerType, InitialPosition
 from velaray.client.exceptions import InvalidMessage, VelarayError
-from velaray.client.message import Message
+from velaray.client.message import Message as ClientMessage
 from velaray.client.message_id import MessageId as ClientMessageId
 from velaray.client.options import ClientOptions, ConsumerOptions, ProducerOptions
 from velaray.client.policies import ConsumerDeadLetterPolicy
@@ -43,6 +51,7 @@ from velaray.events.ids import ActorKey, InvalidNameError, MessageId
 from velaray.journal.errors import JournalError
 from velaray.journal.garbage_collection import Fate, dispose
 from velaray.topology.actor_system import ActorBase, ActorSystem, Address
+from velaray.topology.messages import Message, Request
 from velaray.topology.rpc import RemoteError, RpcConnection, RpcServer
 from velaray.topology.system_credentials import SystemCredentials
 from velaray.topology.transient import TRANSIENT_OR_STORE
@@ -73,11 +82,13 @@ Event = PendingDeleteLedgerInfo
 class GarbageCollector(ActorBase):
     """Publishes deletion events and deletes ledgers."""
 
+    accepts = TO_COLLECTOR
+
     def __init__(self, key: ActorKey, actor_system: ActorSystem) -> None:
         self.key = key
         self.actor_system = actor_system
         self.config = actor_system.config
-        self.rpc_connections = RpcServer(self, actor_system.config.rpc_key)
+        self.rpc_connections = RpcServer(ActorPeer(self), actor_system.config.rpc_key)
         self.meter = CollectorMetrics()
         self._client: Client | None = None
         self._producer: Producer[Event] | None = None
@@ -127,34 +138,35 @@ class GarbageCollector(ActorBase):
     # -- calls -----------------------------------------------------------------------
 
     async def call(self, method: str, args: dict[str, Any]) -> Any:
-        """Answer a call: ``announce`` the ``ledgers`` of a ``journal``; ``forget`` dead
-        ``letters``; ``describe`` and ``metrics`` as every actor."""
-        match method:
-            case "announce":
-                return await self._enqueue_deletion(args["journal"], args["ledgers"])
-            case "forget":
-                return await self._forget(
-                    [MessageId(*dead_letter) for dead_letter in args["letters"]]
+        """Answer a request by name. Raises what `request_named` and `handle` raise."""
+        return await self.handle(request_named(self.key, self.accepts, method, args))
+
+    async def handle(self, request: Message) -> Any:
+        """Answer a request of `velaray.broker.garbage_collection.messages`. Raises
+        `RemoteError`."""
+        match request:
+            case EnqueueDeletion():
+                return await self._enqueue_deletion(request.journal, request.ledger_ids)
+            case AcknowledgeDeadLetters():
+                return await self._acknowledge(
+                    [MessageId(*message_id) for message_id in request.message_ids]
                 )
-            case "describe":
+            case Describe():
                 return {"key": self.key.text(), "counts": self.meter.counts()}
-            case "metrics":
+            case Metrics():
                 return [list(sample) for sample in self.meter.samples(self.config.name, self.key)]
-            case "ledgers":
+            case Ledgers():
                 return []  # no journal, no ledgers
-        raise RemoteError(Reason.NOT_FOUND, f"a {self.key.kind} has no method {method!r}")
+        raise TypeError(f"unexpected request {request!r}")
 
-    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
-        """Requests over RPC connections are calls."""
-        return await self.call(method, args)
-
-    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
-        """A garbage collector gets no notices."""
+    async def answer(self, rpc_connection: RpcConnection, request: Request[Any]) -> Any:
+        """Answer a request that came over a connection."""
+        return await self.handle(request)
 
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
         """Nothing depends on a connection."""
 
-    # -- announcing ------------------------------------------------------------------
+    # -- enqueuing -------------------------------------------------------------------
 
     async def _enqueue_deletion(self, journal: str, ledger_ids: Sequence[int]) -> None:
         """Publish an event for each ledger; all of them are stored when this returns.
@@ -205,7 +217,7 @@ class GarbageCollector(ActorBase):
 
     async def _connected_client(self) -> Client:
         if self._client is None:
-            clusters = await self.actor_system.call(ActorKey.catalog(), "clusters")
+            clusters = await self.actor_system.request(ActorKey.catalog(), Clusters())
             url = clusters[self.config.name]["service_url"]
             proof = SystemCredentials(self.config.rpc_key)
             self._client = Client.with_options(ClientOptions(url, authentication=proof))
@@ -213,7 +225,7 @@ class GarbageCollector(ActorBase):
 
     # -- dead letters ----------------------------------------------------------------
 
-    async def _forget(self, dead_letters: Sequence[MessageId]) -> None:
+    async def _acknowledge(self, dead_letters: Sequence[MessageId]) -> None:
         """Acknowledge dead letters durably: an operator has handled them.
 
         Raises `RemoteError`: then some may be acknowledged, and all may be acknowledged again.
@@ -234,7 +246,7 @@ class GarbageCollector(ActorBase):
                     ],
                 )
         except VelarayError as error:
-            text = f"{len(dead_letters)} dead letters can't be forgotten now: {error}"
+            text = f"{len(dead_letters)} dead letters can't be acknowledged now: {error}"
             raise RemoteError(Reason.UNAVAILABLE, text) from error
         finally:
             self._enqueuing -= 1
@@ -302,7 +314,7 @@ class GarbageCollector(ActorBase):
     def _delay_ms(self) -> int:
         return max(1, round(self.config.deletion_retry_s * 1000))
 
-    async def _handle(self, consumer: Consumer[Event], message: Message[Event]) -> None:
+    async def _handle(self, consumer: Consumer[Event], message: ClientMessage[Event]) -> None:
         """Delete the ledger of an event if that is allowed, then acknowledge the event or retry it
         later."""
         try:
@@ -319,7 +331,7 @@ class GarbageCollector(ActorBase):
         finally:
             asyncio.get_running_loop().call_later(PAUSE_S, self._room.release)
 
-    async def _is_done_with(self, message: Message[Event]) -> bool:
+    async def _is_done_with(self, message: ClientMessage[Event]) -> bool:
         """Whether the event needs no further attempt."""
         meter = self.meter
         try:
@@ -351,7 +363,7 @@ class GarbageCollector(ActorBase):
                 logger.warning("ledger %d doesn't belong to %s: kept", event.ledgerId, key)
         return fate is not Fate.LISTED
 
-    async def _again_later(self, consumer: Consumer[Event], message: Message[Event]) -> None:
+    async def _again_later(self, consumer: Consumer[Event], message: ClientMessage[Event]) -> None:
         """Publish the event to the retry topic. Raises `VelarayError`: then it is unchanged."""
         try:
             await consumer.reconsume_later(message, self._delay_ms)

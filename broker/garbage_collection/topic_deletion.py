@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from velaray.actors.machine import Reason
+from velaray.broker.catalog import messages as catalog_messages
 from velaray.broker.garbage_collection.deletion import purge_journal
 from velaray.events.ids import ActorKey, ActorKind, TopicName
 from velaray.topology.actor_system import ActorSystem
@@ -47,15 +48,9 @@ async def delete_topic(actor_system: ActorSystem, topic: TopicName, *, force: bo
     if found is not None:
         if not force:
             await _refuse_if_connected(actor_system, topic, found)
-        await actor_system.call(
-            ActorKey.catalog(),
-            "delete_topic",
-            {
-                "topic": str(topic),
-                "incarnation": found["incarnation"],
-                "window_ms": round(actor_system.config.undelete_s * 1000),
-            },
-        )
+        window_ms = round(actor_system.config.undelete_s * 1000)
+        delete = catalog_messages.DeleteTopic(str(topic), found["incarnation"], window_ms)
+        await actor_system.request(ActorKey.catalog(), delete)
         if actor_system.config.undelete_s:
             await stop_topic(actor_system, topic, found["incarnation"])
             return
@@ -73,13 +68,11 @@ async def delete_namespace(actor_system: ActorSystem, namespace: str, *, force: 
     ``force``. After any other error it may have been decided; then the catalog does the rest.
     """
     tenant, name = namespace.split("/")
-    args = {
-        "namespace": namespace,
-        "force": force,
-        "window_ms": round(actor_system.config.undelete_s * 1000),
-    }
-    await actor_system.call(ActorKey.catalog(), "delete_namespace", args)
-    for deleted_topic in await actor_system.call(ActorKey.catalog(), "graves", {}):
+    window_ms = round(actor_system.config.undelete_s * 1000)
+    delete = catalog_messages.DeleteNamespace(namespace, force, window_ms)
+    await actor_system.request(ActorKey.catalog(), delete)
+    deleted_topics = catalog_messages.DeletedTopics()
+    for deleted_topic in await actor_system.request(ActorKey.catalog(), deleted_topics):
         topic = TopicName.parse(deleted_topic["topic"])
         if (topic.tenant, topic.namespace) != (tenant, name):
             continue
@@ -102,20 +95,18 @@ async def sweep_topic(actor_system: ActorSystem, topic: TopicName) -> int:
 
     A topic of this name that exists, or that can be undeleted, stays.
     """
-    deleted_topics = await actor_system.call(ActorKey.catalog(), "graves", {"topic": str(topic)})
+    deleted_topics = await _deleted_topics(actor_system, topic)
     for deleted_topic in deleted_topics:
         if deleted_topic["due"]:
-            await actor_system.call(
-                ActorKey.catalog(), "begin_burial", {"incarnation": deleted_topic["incarnation"]}
-            )
+            begin = catalog_messages.BeginPurge(deleted_topic["incarnation"])
+            await actor_system.request(ActorKey.catalog(), begin)
     swept = 0
     for kind in _KINDS:
         swept += await _sweep_kind(actor_system, topic, kind)
     for deleted_topic in deleted_topics:
         if deleted_topic["due"]:
-            await actor_system.call(
-                ActorKey.catalog(), "end_burial", {"incarnation": deleted_topic["incarnation"]}
-            )
+            end = catalog_messages.EndPurge(deleted_topic["incarnation"])
+            await actor_system.request(ActorKey.catalog(), end)
     return swept
 
 
@@ -125,7 +116,7 @@ async def _sweep_kind(actor_system: ActorSystem, topic: TopicName, kind: ActorKi
     stored = await _stored(actor_system, topic, kind)
     if not stored:
         return 0
-    deleted_topics = await actor_system.call(ActorKey.catalog(), "graves", {"topic": str(topic)})
+    deleted_topics = await _deleted_topics(actor_system, topic)
     kept = {
         deleted_topic["incarnation"]
         for deleted_topic in deleted_topics
@@ -143,9 +134,15 @@ async def _sweep_kind(actor_system: ActorSystem, topic: TopicName, kind: ActorKi
     return len(dead)
 
 
+async def _deleted_topics(actor_system: ActorSystem, topic: TopicName) -> list[dict[str, Any]]:
+    request = catalog_messages.DeletedTopics(str(topic))
+    return await actor_system.request(ActorKey.catalog(), request)
+
+
 async def _find(actor_system: ActorSystem, topic: TopicName) -> dict[str, Any] | None:
     try:
-        return dict(await actor_system.call(ActorKey.catalog(), "topic", {"topic": str(topic)}))
+        request = catalog_messages.Topic(str(topic))
+        return await actor_system.request(ActorKey.catalog(), request)
     except RemoteError as error:
         if error.kind == Reason.NOT_FOUND:
             return None

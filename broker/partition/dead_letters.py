@@ -22,7 +22,13 @@ from velaray.actors.partition.state import SubscriptionRef
 from velaray.broker.coordinator.coordinators import check_not_systems, is_systems
 from velaray.broker.partition.entries import CachedEntry
 from velaray.broker.partition.topic_schemas import TopicSchemas
-from velaray.broker.schema_registry.schema_calls import LEGACY_JSON, STRATEGY, asked, info_of
+from velaray.broker.schema_registry.messages import Register
+from velaray.broker.schema_registry.schema_calls import (
+    LEGACY_JSON,
+    STRATEGY,
+    info_of,
+    schema_policies,
+)
 from velaray.broker.subscription.messages import DeadLettersMoved
 from velaray.broker.topic_policies import TopicPolicies
 from velaray.events.ids import ActorKey, InvalidNameError, MessageId, Position, TopicName
@@ -246,11 +252,13 @@ class DeadLetterMover:
             if number is None:
                 return NO_VERSION
             info = info_of(await partition.schemas.find(number))
-            found = await partition.actor_system.call(registry, "register", asked(info, _TAKES_ALL))
+            register = Register(info, schema_policies(_TAKES_ALL))
+            found = await partition.actor_system.request(registry, register)
         except (ValueError, RemoteError) as error:
             if isinstance(error, RemoteError) and error.kind != Reason.NOT_FOUND:
                 raise
             return NO_VERSION
+        assert found["version"] is not None
         translated = self._versions[registry, version] = version_bytes(found["version"])
         return translated
 

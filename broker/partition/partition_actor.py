@@ -18,6 +18,7 @@ from velaray.actors.partition.remote_transactions import is_remote
 from velaray.actors.partition.state import PartitionState
 from velaray.actors.partition.trimming import ForgetTrimmed
 from velaray.actors.runtime import Runtime, Stopped
+from velaray.broker.catalog.messages import Serving, Watch
 from velaray.broker.garbage_collection.deletion import is_deletion_topic
 from velaray.broker.journaled_actor import JournaledActor, WasDeleted
 from velaray.broker.partition import (
@@ -89,7 +90,6 @@ class PartitionActor(JournaledActor):
     ) -> None:
         super().__init__(key, actor_system, PartitionMachine())
         self.topic = str(key.topic_name)
-        self._serving = {"topic": self.topic, "incarnation": key.topic_incarnation}
         self.policies = TopicPolicies.of({})
         self.home: str | None = None
         """The cluster that serves the tenant's clients; None if it is this one."""
@@ -141,7 +141,8 @@ class PartitionActor(JournaledActor):
         self.spawn(self.compactor.watch())
         self.geo.begin()
         self.geo.inbound.apply(self._pulled_from)
-        self.spawn(Follower(self.actor_system, self._serving, self._apply).follow())
+        watch = Watch(self.topic, self.key.topic_incarnation)
+        self.spawn(Follower(self.actor_system, watch, self._apply).follow())
         self.deletion.resume()
         own = {each.coordinator for each in state.transactions.ongoing if not is_remote(each)}
         for number in sorted(own):
@@ -233,7 +234,8 @@ class PartitionActor(JournaledActor):
     async def ask_whether_it_exists(self) -> None:
         """Ask the catalog, and apply the policies in its answer."""
         try:
-            found = await self.actor_system.call(ActorKey.catalog(), "serving", self._serving)
+            serving = Serving(self.topic, self.key.topic_incarnation)
+            found = await self.actor_system.request(ActorKey.catalog(), serving)
         except RemoteError as error:
             if error.kind == Reason.NOT_FOUND:
                 raise WasDeleted(error.kind, error.message) from error

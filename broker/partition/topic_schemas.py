@@ -13,19 +13,27 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from velaray.actors.machine import Reason
+from velaray.broker.schema_registry.messages import (
+    TO_FOLLOWER,
+    Attach,
+    Follow,
+    Register,
+    Schema,
+)
 from velaray.broker.schema_registry.schema_calls import (
     ENFORCED,
     LEASE_S,
     STRATEGY,
-    asked,
     has_registry,
     no_schema,
+    schema_policies,
 )
 from velaray.events.ids import ActorKey
 from velaray.schemas import SchemaInfo, SchemaType
 from velaray.schemas.compatibility import Strategy
 from velaray.schemas.validation import UNSTORED
 from velaray.topology.actor_system import REACH_TIMEOUT_S, ActorSystem, persist
+from velaray.topology.messages import Message, ReplyT, Request
 from velaray.topology.rpc import RemoteError, RpcConnection, RpcConnectionClosed
 
 KEPT = 1000
@@ -37,6 +45,8 @@ _Schema = tuple[str, bytes, tuple[tuple[str, str], ...]]
 
 class TopicSchemas:
     """The schemas of the topic that a partition belongs to."""
+
+    accepts = TO_FOLLOWER
 
     def __init__(
         self, key: ActorKey, actor_system: ActorSystem, policies: Callable[[], Mapping[str, Any]]
@@ -71,17 +81,19 @@ class TopicSchemas:
         if now < lease_end:
             return known
         forgotten = self._forgotten
-        found = await self._ask("register", asked(info, policies, role))
+        found = await self._ask(Register(info, schema_policies(policies), role))
+        version = found["version"]
+        assert version is not None
         if forgotten == self._forgotten:
-            _keep(self._registered, name, (found["version"], now + LEASE_S))
-        return int(found["version"])
+            _keep(self._registered, name, (version, now + LEASE_S))
+        return version
 
     async def of_consumer(self, info: SchemaInfo | None, *, active: bool, role: str) -> None:
         """Check a consumer's schema; register it if the topic has none and isn't ``active``. Raises
         as `of_producer`."""
         if info is None or info.type in UNSTORED:
             return
-        await self._ask("attach", {**asked(info, self._policies(), role), "active": active})
+        await self._ask(Attach(info, active, schema_policies(self._policies()), role))
 
     async def find(self, version: int | None) -> dict[str, Any]:
         """A version, deleted or not; None: the latest live one. Raises `RemoteError` with NOT_FOUND
@@ -90,7 +102,7 @@ class TopicSchemas:
             return self._versions[version]
         if not await self._is_made():
             raise no_schema(self._key, version)
-        found: dict[str, Any] = await self._ask("schema", {"version": version})
+        found = await self._ask(Schema(version))
         _keep(self._versions, found["version"], found)
         return found
 
@@ -108,29 +120,34 @@ class TopicSchemas:
         self._made = self._made or await has_registry(self._actor_system, self._key)
         return self._made
 
-    async def _ask(self, method: str, args: dict[str, Any]) -> Any:
+    async def _ask(self, request: Request[ReplyT]) -> ReplyT:
         return await persist(
-            lambda: self._ask_once(method, args),
+            lambda: self._ask_once(request),
             REACH_TIMEOUT_S,
             f"ask {self._key}",
             self._actor_system.call_backoff(),
         )
 
-    async def _ask_once(self, method: str, args: dict[str, Any]) -> Any:
+    async def _ask_once(self, request: Request[ReplyT]) -> ReplyT:
         async with self._linking:
             if self._rpc_connection is None:
                 rpc_connection = await self._actor_system.open_rpc(self._key, self)
-                await rpc_connection.request("follow", None)
+                await rpc_connection.ask(Follow())
                 if rpc_connection.closed:
                     raise RpcConnectionClosed("the schema registry closed the connection")
                 self._rpc_connection = rpc_connection
-        return await self._rpc_connection.request(method, args)
+        return await self._rpc_connection.ask(request)
+
+    async def answer(self, rpc_connection: RpcConnection, request: Request[Any]) -> None:
+        """`DropVersions`: drop the cached versions of producers' schemas."""
+        self._forget()
+
+    def receive(self, rpc_connection: RpcConnection, notice: Message) -> None:
+        """The registry sends no notices."""
 
     async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
-        """``forget``: drop the cached versions of producers' schemas."""
-        if method != "forget":
-            raise RemoteError(Reason.NOT_FOUND, f"a partition has no method {method!r} here")
-        self._forget()
+        """The registry sends typed requests only."""
+        raise RemoteError(Reason.NOT_FOUND, f"a partition has no method {method!r} here")
 
     def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
         """Ignore notices: the registry sends none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from velaray.broker.schema_registry.messages import DropVersions
 from velaray.broker.schema_registry.schema_calls import LEASE_S
 from velaray.topology.rpc import RpcConnection
 from velaray.topology.transient import NO_ANSWER
@@ -51,7 +52,7 @@ class Followers:
         if left_s <= 0:
             return
         try:
-            await rpc_connection.request("forget", None, left_s)
+            await rpc_connection.ask(DropVersions(), left_s)
         except NO_ANSWER:
             await _sleep_until(lease_end)
 

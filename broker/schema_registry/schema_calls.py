@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from velaray.actors.machine import Reason
+from velaray.broker.schema_registry.messages import Schema, SchemaPolicies
 from velaray.events.ids import ActorKey
 from velaray.journal.errors import NotStored
 from velaray.journal.replay import load_manifest
 from velaray.schemas import SchemaInfo, SchemaType
+from velaray.schemas.compatibility import Strategy
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.rpc import RemoteError
 
@@ -26,7 +28,7 @@ waits that long for partitions that can't be reached."""
 
 
 def info_fields(info: SchemaInfo) -> dict[str, Any]:
-    """The fields of a schema in a call."""
+    """The fields of a schema in an answer."""
     return {
         "type": str(info.type),
         "name": info.name,
@@ -41,17 +43,14 @@ def info_of(fields: Mapping[str, Any]) -> SchemaInfo:
     return SchemaInfo(type_, fields["name"], fields["data"], fields["properties"])
 
 
-def asked(info: SchemaInfo, policies: Mapping[str, Any], role: str = "") -> dict[str, Any]:
-    """The arguments of ``register`` and ``check`` under effective ``policies``; ``attach`` has
-    ``active`` in addition."""
-    return {
-        "info": info_fields(info),
-        "strategy": policies[STRATEGY],
-        "native_fields": policies[NATIVE_FIELDS],
-        "legacy_json": policies[LEGACY_JSON],
-        "auto_update": policies[AUTO_UPDATE],
-        "role": role,
-    }
+def schema_policies(policies: Mapping[str, Any]) -> SchemaPolicies:
+    """The effective policies of a topic as requests name them."""
+    return SchemaPolicies(
+        Strategy(policies[STRATEGY]),
+        policies[NATIVE_FIELDS],
+        policies[LEGACY_JSON],
+        policies[AUTO_UPDATE],
+    )
 
 
 async def has_registry(actor_system: ActorSystem, key: ActorKey) -> bool:
@@ -68,11 +67,13 @@ async def has_registry(actor_system: ActorSystem, key: ActorKey) -> bool:
 async def find_schema(
     actor_system: ActorSystem, key: ActorKey, version: int | None
 ) -> dict[str, Any]:
-    """A version, deleted or not; None: the latest live one. Raises what `ActorSystem.call` raises:
-    `RemoteError` with NOT_FOUND if there is none."""
+    """A version, deleted or not; None: the latest live one.
+
+    Raises what `ActorSystem.request` raises: `RemoteError` with NOT_FOUND if there is none.
+    """
     if not await has_registry(actor_system, key):
         raise no_schema(key)
-    return dict(await actor_system.call(key, "schema", {"version": version}))
+    return await actor_system.request(key, Schema(version))
 
 
 def no_schema(key: ActorKey, version: int | None = None) -> RemoteError:

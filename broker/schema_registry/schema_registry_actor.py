@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
 from typing import Any
 
 from velaray.actors.machine import Reason, Refusal
@@ -17,22 +16,29 @@ from velaray.actors.schema_registry.machine import (
     SchemaRegistryMachine,
     Version,
 )
+from velaray.broker.actor_messages import ACTOR_REQUESTS
+from velaray.broker.catalog.messages import Serving
 from velaray.broker.journaled_actor import JournaledActor, WasDeleted
+from velaray.broker.schema_registry import messages as m
 from velaray.broker.schema_registry.followers import Followers
-from velaray.broker.schema_registry.schema_calls import info_fields, info_of, no_schema
+from velaray.broker.schema_registry.schema_calls import info_fields, no_schema
 from velaray.events.ids import ActorKey
 from velaray.schemas import InvalidSchemaError
-from velaray.schemas.compatibility import Rules, Strategy, producer_problems
+from velaray.schemas.compatibility import Rules, producer_problems
 from velaray.schemas.validation import UNSTORED, identity, validate
 from velaray.topology.actor_system import ActorSystem, Address
+from velaray.topology.messages import Message, Request
 from velaray.topology.rpc import RemoteError, RpcConnection
 
 QUIET_S = 2.0
 """A registry that answered within this many seconds isn't idle."""
 
 
-def _rules(args: dict[str, Any]) -> Rules:
-    return Rules(Strategy(args["strategy"]), args["native_fields"])
+def _policies(request: m.Register | m.Attach | m.Check) -> tuple[Rules, bool, bool]:
+    """The machine's arguments: rules of comparison, ``auto_update`` and ``legacy_json``."""
+    given = request.policies
+    rules = Rules(given.strategy, given.native_fields)
+    return rules, given.auto_update, given.legacy_json
 
 
 def described(version: Version) -> dict[str, Any]:
@@ -53,6 +59,7 @@ def described(version: Version) -> dict[str, Any]:
 class SchemaRegistryActor(JournaledActor):
     """Serves the versions of one topic's schema."""
 
+    accepts = m.TO_REGISTRY
     runtime: Runtime[RegistryState]
 
     def __init__(self, key: ActorKey, actor_system: ActorSystem) -> None:
@@ -69,48 +76,56 @@ class SchemaRegistryActor(JournaledActor):
 
     async def ask_whether_it_exists(self) -> None:
         """Ask the catalog for the topic."""
-        mine = {"topic": str(self.key.topic_name), "incarnation": self.key.topic_incarnation}
+        mine = Serving(str(self.key.topic_name), self.key.topic_incarnation)
         try:
-            await self.actor_system.call(ActorKey.catalog(), "serving", mine)
+            await self.actor_system.request(ActorKey.catalog(), mine)
         except RemoteError as error:
             if error.kind == Reason.NOT_FOUND:
                 raise WasDeleted(error.kind, error.message) from error
             raise
 
-    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
-        """Answer a call; ``follow`` subscribes the connection to invalidations of cached
+    async def answer(self, rpc_connection: RpcConnection, request: Request[Any]) -> Any:
+        """Answer a request. `Follow` subscribes the connection to invalidations of cached
         answers."""
-        if method == "follow":
+        if isinstance(request, m.Follow):
             self._followers.add(rpc_connection)
             return None
-        if method == "register":
+        if isinstance(request, m.Register):
             self._followers.grant(rpc_connection)
-        return await self.call(method, args)
+        return await self.handle(request)
 
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
         """Remove the follower."""
         self._followers.lost(rpc_connection)
 
-    async def call(self, method: str, args: dict[str, Any]) -> Any:
-        """Answer a call: ``register``, ``attach`` and ``delete`` change something; ``schema``,
-        ``schemas``, ``find`` and ``check`` don't. Raises `RemoteError`."""
-        calls: dict[str, Callable[[dict[str, Any]], Any]] = {
-            "register": self._register,
-            "attach": self._attach,
-            "delete": self._delete,
-            "schema": self._schema,
-            "schemas": self._schemas,
-            "find": self._find,
-            "check": self._check,
-        }
-        if method not in calls:
-            return await super().call(method, args)
+    async def handle(self, request: Message) -> Any:
+        """Answer a request of `velaray.broker.schema_registry.messages`. Raises `RemoteError`."""
+        if isinstance(request, ACTOR_REQUESTS):
+            return await super().handle(request)
         self._busy += 1
         try:
-            return await calls[method](args)
+            return await self._answer(request)
         finally:
             self._busy -= 1
             self._used_s = asyncio.get_running_loop().time()
+
+    async def _answer(self, request: Message) -> Any:
+        match request:
+            case m.Register():
+                return await self._register(request)
+            case m.Attach():
+                return await self._attach(request)
+            case m.Delete():
+                return await self._delete(request)
+            case m.Schema():
+                return await self._schema(request.version)
+            case m.Schemas():
+                return await self._schemas(gone=request.all)
+            case m.Find():
+                return await self._find(request)
+            case m.Check():
+                return await self._check(request)
+        return await super().handle(request)
 
     async def _ask(self, command: Any) -> Any:
         """The machine's reply. It is the newest activation's, even if nothing was written."""
@@ -121,43 +136,27 @@ class SchemaRegistryActor(JournaledActor):
             raise RemoteError(reply.reason, reply.message)
         return reply
 
-    async def _register(self, args: dict[str, Any]) -> dict[str, Any]:
+    async def _register(self, request: m.Register) -> m.Registration:
         """The version of a producer's schema, which is registered if it is new."""
-        found = await self._ask(
-            Register(
-                info_of(args["info"]),
-                _rules(args),
-                args["auto_update"],
-                args["legacy_json"],
-                args["role"],
-            )
-        )
+        found = await self._ask(Register(request.info, *_policies(request), request.role))
         return {"version": found.version, "new": found.new}
 
-    async def _attach(self, args: dict[str, Any]) -> dict[str, Any]:
+    async def _attach(self, request: m.Attach) -> m.Registration:
         """Check a consumer's schema."""
         found = await self._ask(
-            Attach(
-                info_of(args["info"]),
-                args["active"],
-                _rules(args),
-                args["auto_update"],
-                args["legacy_json"],
-                args["role"],
-            )
+            Attach(request.info, request.active, *_policies(request), request.role)
         )
         return {"version": found.version, "new": found.new}
 
-    async def _delete(self, args: dict[str, Any]) -> int:
+    async def _delete(self, request: m.Delete) -> int:
         """Delete all versions up to ``through``; returns the number of the deletion. When it
         returns, no partition uses a deleted schema from its cache."""
-        found = await self._ask(Delete(args["through"], args["forced"], args["role"]))
+        found = await self._ask(Delete(request.through, request.forced, request.role))
         await self._followers.drop_caches()
         return int(found.version)
 
-    async def _schema(self, args: dict[str, Any]) -> dict[str, Any]:
+    async def _schema(self, version: int | None) -> m.Row:
         """One version, deleted or not; None: the latest live one."""
-        version = args["version"]
 
         def look(state: RegistryState) -> Version | None:
             return state.latest if version is None else state.find(version)
@@ -167,36 +166,34 @@ class SchemaRegistryActor(JournaledActor):
             raise no_schema(self.key, version)
         return described(found)
 
-    async def _schemas(self, args: dict[str, Any]) -> list[dict[str, Any]]:
-        """All live versions; with ``all`` also deleted ones and the deletions."""
+    async def _schemas(self, *, gone: bool) -> list[m.Row]:
+        """All live versions; ``gone``: also deleted ones and the deletions."""
 
         def look(state: RegistryState) -> list[Version]:
-            return state.versions[0 if args["all"] else state.live_from :]
+            return state.versions[0 if gone else state.live_from :]
 
         return [described(each) for each in await self.read_certain(look)]
 
-    async def _find(self, args: dict[str, Any]) -> int | None:
+    async def _find(self, request: m.Find | m.Check) -> int | None:
         """The live version that equals a schema; None if there is none."""
-        info = info_of(args["info"])
+        info = request.info
         try:
             if info.type in UNSTORED:
                 return None
-            validate(info, legacy_json=args["legacy_json"])
+            validate(info, legacy_json=request.policies.legacy_json)
             digest = identity(info)
         except InvalidSchemaError as error:
             raise RemoteError(Reason.INVALID_SCHEMA, str(error)) from error
         return await self.read_certain(lambda state: state.live.get(digest))
 
-    async def _check(self, args: dict[str, Any]) -> list[dict[str, Any]]:
+    async def _check(self, request: m.Check) -> list[m.Row]:
         """The reason why a schema can't be registered now; empty if it can, or is registered.
         ``all`` compares the schema with deleted versions, too."""
-        if await self._find(args) is not None:
+        if await self._find(request) is not None:
             return []
-        every, rules = args["all"], _rules(args)
+        every, rules = request.all, _policies(request)[0]
         known = await self.read_certain(lambda state: state.known(gone=every))
-        problems = producer_problems(
-            info_of(args["info"]), known, rules.transitive() if every else rules
-        )
+        problems = producer_problems(request.info, known, rules.transitive() if every else rules)
         return [
             {
                 "version": each.version,

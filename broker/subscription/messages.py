@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypedDict
 
+from velaray.broker.actor_messages import ACTOR_REQUESTS
 from velaray.topology.messages import Codec, Encoded, Message, Request, Value, encode
 
 Batches = Sequence[tuple[int, Sequence[int]]]
@@ -558,6 +559,7 @@ def call_of(epoch: int, start: int, request: Request[Any]) -> CallSubscription:
 
 
 TO_SUBSCRIPTION = Codec(
+    *ACTOR_REQUESTS,
     *SubscriptionRequest,
     CallSubscription,
     *(Attach, Detach, AddPermits, FeedEntries, EntriesDue, AckEntries, AckEntriesBefore),

@@ -10,6 +10,7 @@ from velaray.actors.dispatch.suspects import Suspects
 from velaray.actors.machine import Reason
 from velaray.actors.sets.offset_sets import Range
 from velaray.actors.subscription.machine import Create, SubscriptionMachine, SubscriptionState
+from velaray.broker.actor_messages import ACTOR_REQUESTS
 from velaray.broker.journaled_actor import JournaledActor, WasDeleted
 from velaray.broker.subscription import messages as m
 from velaray.broker.subscription.dead_letter_resumption import DeadLetterResumption
@@ -21,7 +22,7 @@ from velaray.broker.subscription.undo_requests import UndoRequests
 from velaray.events.ids import ActorKey
 from velaray.topology.actor_system import ActorSystem, Address
 from velaray.topology.messages import Encoded, Message, MessageError, Request, encode
-from velaray.topology.rpc import RemoteError, RpcConnection
+from velaray.topology.rpc import RemoteError, RpcConnection, RpcServer
 
 
 class SubscriptionActor(JournaledActor):
@@ -31,6 +32,7 @@ class SubscriptionActor(JournaledActor):
 
     def __init__(self, key: ActorKey, actor_system: ActorSystem) -> None:
         super().__init__(key, actor_system, SubscriptionMachine())
+        self.rpc_connections = RpcServer(self, actor_system.config.rpc_key)
         self._exporter: Exporter
         self._dispatcher: SubscriptionDispatcher | None = None
         self._suspects: Suspects | None = None  # once a partition was connected
@@ -78,6 +80,8 @@ class SubscriptionActor(JournaledActor):
     async def answer(self, rpc_connection: RpcConnection, request: Request[Any]) -> Any:
         """Answer a typed request. `OpenDispatcher` makes this connection the partition's; only that
         one may send other requests of a partition, except within `CallSubscription`."""
+        if isinstance(request, ACTOR_REQUESTS):
+            return await self.handle(request)
         if isinstance(request, m.CallSubscription):
             return Encoded(encode(await self._call(request)))
         if isinstance(request, m.OpenDispatcher):
@@ -120,6 +124,13 @@ class SubscriptionActor(JournaledActor):
         if dispatcher is None:
             dispatcher = SubscriptionDispatcher(self.runtime, self.key.partition, _send_nowhere)
         return await self._answer(dispatcher, request)
+
+    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
+        """Answer a request by name."""
+        return await self.call(method, args)
+
+    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
+        """A subscription gets typed notices only."""
 
     def receive(self, rpc_connection: RpcConnection, notice: Message) -> None:
         """Handle a notice of the partition; those over a former partition's connection are

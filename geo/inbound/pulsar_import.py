@@ -14,7 +14,13 @@ from typing import Any
 
 from velaray.actors.catalog.inbound_replication import PULL_FROM
 from velaray.actors.machine import Reason
-from velaray.broker.schema_registry.schema_calls import AUTO_UPDATE, POLICIES, STRATEGY, asked
+from velaray.broker.schema_registry.messages import Register
+from velaray.broker.schema_registry.schema_calls import (
+    AUTO_UPDATE,
+    POLICIES,
+    STRATEGY,
+    schema_policies,
+)
 from velaray.client.admin import Admin
 from velaray.events.ids import ActorKey, TopicName
 from velaray.geo.inbound.inbound_progress import MalformedStats
@@ -206,7 +212,7 @@ async def _register(actor_system: ActorSystem, topic: str, schema: SchemaInfo) -
         ActorKey.catalog(), "policies", {"topic": topic, "effective": list(POLICIES)}
     )
     policies |= {AUTO_UPDATE: True, STRATEGY: str(Strategy.ALWAYS_COMPATIBLE)}
-    await actor_system.call(key, "register", asked(schema, policies))
+    await actor_system.request(key, Register(schema, schema_policies(policies)))
 
 
 async def _pull(

@@ -28,7 +28,7 @@ async def fail_over(actor_system: ActorSystem, tenant: str, lost: str | None) ->
     `ActorSystem.call` raises: then the failover may have been decided, and the call should be
     repeated.
     """
-    here = await ask_catalog(actor_system, "whereabouts", tenant=tenant)
+    here = await ask_catalog(actor_system, "tenant_objects", tenant=tenant)
     if not here["tenant"]:
         raise RemoteError(Reason.NOT_FOUND, f"no tenant {tenant!r}: nothing of it was replicated")
     lost = lost or here["home"]

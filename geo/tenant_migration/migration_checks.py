@@ -45,7 +45,7 @@ async def examine(actor_system: ActorSystem, asked: Mapping[str, Any]) -> Examin
     await ask_catalog(actor_system, "may_begin_migration", **asked)
     facts = await ask_catalog(actor_system, "reach_cluster", cluster=cluster)
     there = await RestTarget(cluster, facts, actor_system.config.name, tenant).look()
-    here = await ask_catalog(actor_system, "whereabouts", tenant=tenant)
+    here = await ask_catalog(actor_system, "tenant_objects", tenant=tenant)
     keys = await partitions_of(actor_system, here["topics"])
     extents = await each(keys, lambda key: actor_system.call(key, "extent", {}))
     named = await ask_catalog(actor_system, "named_clusters", tenant=tenant)

@@ -22,7 +22,7 @@ Args = Mapping[str, Any]
 
 async def look(actor_system: ActorSystem, tenant: str) -> dict[str, Any]:
     """Describe the tenant and the cluster; see `migration_target.Target`."""
-    found: dict[str, Any] = await ask_catalog(actor_system, "whereabouts", tenant=tenant)
+    found: dict[str, Any] = await ask_catalog(actor_system, "tenant_objects", tenant=tenant)
     incoming_migration = await ask_catalog(actor_system, "arrival", tenant=tenant)
     number = actor_system.config.cluster_number
     return {
@@ -105,7 +105,7 @@ async def _end(actor_system: ActorSystem, tenant: str, args: Args) -> None:
 async def _delete(actor_system: ActorSystem, tenant: str, found: list[str]) -> None:
     """Delete what the tenant has here, except for the tenant and namespaces that were ``found``
     here: those had neither topics nor policies."""
-    there = await ask_catalog(actor_system, "whereabouts", tenant=tenant)
+    there = await ask_catalog(actor_system, "tenant_objects", tenant=tenant)
     for topic in there["topics"]:
         await unless_gone(delete_topic(actor_system, TopicName.parse(topic), force=True))
     for namespace in there["namespaces"]:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from velaray.actors.machine import Reason
+from velaray.broker.schema_registry.messages import Schemas
 from velaray.broker.schema_registry.schema_calls import has_registry, info_of
 from velaray.events.ids import ActorKey, TopicName
 from velaray.schemas.json_form import data_text
@@ -147,5 +148,5 @@ async def _read_schemas(actor_system: ActorSystem, key: ActorKey) -> tuple[Schem
             found["properties"],
             found["identity"].hex(),
         )
-        for found in await actor_system.call(key, "schemas", {"all": False})
+        for found in await actor_system.request(key, Schemas())
     )

@@ -63,7 +63,7 @@ class Move(Official):
 
     def message_status(self, cluster: LocalCluster) -> dict[str, Any]:
         """The tenant's data in a cluster, for any caller."""
-        return dict(ask(cluster, "whereabouts", tenant="acme"))
+        return dict(ask(cluster, "tenant_objects", tenant="acme"))
 
     def partition(self, cluster: LocalCluster, topic: str) -> ActorKey:
         name = TopicName.parse(topic)

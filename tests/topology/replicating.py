@@ -16,6 +16,7 @@ from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from velaray.actors.catalog.state import Scope
 from velaray.broker.catalog.catalog_actor import CatalogActor
+from velaray.broker.catalog.messages import Serving
 from velaray.events.ids import ActorKey, ActorKind, TopicName
 from velaray.wire.commands import Send
 from velaray.wire.messages import build_entry
@@ -184,20 +185,20 @@ def clusters(path: Path, *names: str, first: int = 1, **settings: Any) -> Iterat
 
     What `Cluster.replicate` says counts instead of policies.
     """
-    call = CatalogActor.call
+    handle = CatalogActor.handle
 
-    async def telling(self: CatalogActor, method: str, args: dict[str, Any]) -> Any:
-        answer = await call(self, method, args)
-        if method == "serving":
-            name = str(TopicName.parse(args["topic"]))
-            whole = str(TopicName.parse(args["topic"]).topic)
+    async def telling(self: CatalogActor, request: Any) -> Any:
+        answer = await handle(self, request)
+        if isinstance(request, Serving):
+            name = str(TopicName.parse(request.topic))
+            whole = str(TopicName.parse(request.topic).topic)
             for told in ((self.config.name, name), (self.config.name, whole)):
                 if told in _told:
                     return {**answer, "replication": _told[told]}
         return answer
 
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CatalogActor, "call", telling)
+        patch.setattr(CatalogActor, "handle", telling)
         _told.clear()
         found = []
         for number, name in enumerate(names, first):

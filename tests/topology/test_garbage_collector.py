@@ -24,6 +24,7 @@ from tests.topology.deleting import (
     wait_for,
 )
 from velaray.actors.machine import Reason
+from velaray.broker.garbage_collection.messages import EnqueueDeletion
 from velaray.events.ids import ActorKey
 from velaray.journal.errors import SyncFailed
 from velaray.journal.files import FileStore
@@ -191,9 +192,12 @@ def test_a_garbage_collector_counts_its_work(cluster: LocalCluster) -> None:
 
 def test_nonsense_is_refused(cluster: LocalCluster) -> None:
     for journal in ("deleter/0", "nobody/1", "partition/../x"):
-        args = {"journal": journal, "ledgers": [1]}
+        request = EnqueueDeletion(journal, [1])
         with pytest.raises(RemoteError) as refused:
-            cluster.run(cluster.actor_system.call(GARBAGE_COLLECTOR, "announce", args))
+            cluster.run(cluster.actor_system.request(GARBAGE_COLLECTOR, request))
         assert refused.value.kind == Reason.INVALID
+    with pytest.raises(RemoteError, match=r"message EnqueueDeletion, field ledger_ids"):
+        args = {"journal": "partition/x", "ledger_ids": "all"}
+        cluster.run(cluster.actor_system.call(GARBAGE_COLLECTOR, "enqueue_deletion", args))
     with pytest.raises(RemoteError, match="has no method 'burn'"):
         cluster.run(cluster.actor_system.call(GARBAGE_COLLECTOR, "burn"))

@@ -15,6 +15,7 @@ from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from velaray.actors.runtime import Runtime
 from velaray.broker import journaled_actor
+from velaray.broker.catalog.messages import DeletedTopics
 from velaray.broker.garbage_collection import deletion, ledger_keeper, topic_deletion
 from velaray.broker.partition.partition_actor import PartitionActor
 from velaray.events.ids import ActorKey, ActorKind, TopicName
@@ -136,7 +137,7 @@ def test_nothing_is_unlisted_that_could_not_be_announced(cluster, client, told):
     assert len(listed(cluster, partition.key)) < len(before)
 
 
-@pytest.mark.parametrize("step", ["announce", "unlist", "forget"])
+@pytest.mark.parametrize("step", ["enqueue", "drop", "forget"])
 def test_a_crash_after_any_step_is_made_good(cluster, client, told, monkeypatch, step):
     send_and_acknowledge(client, "t")
     trim(cluster, "t")
@@ -152,8 +153,8 @@ def test_a_crash_after_any_step_is_made_good(cluster, client, told, monkeypatch,
         cluster.kill(key)
     else:
         owner, name = {
-            "announce": (Runtime, "drop_from_manifest"),
-            "unlist": (PartitionActor, "ledgers_dropped"),
+            "enqueue": (Runtime, "drop_from_manifest"),
+            "drop": (PartitionActor, "ledgers_dropped"),
         }[step]
         with monkeypatch.context() as patched, pytest.raises(CancelledError):
             patched.setattr(owner, name, crash)
@@ -248,7 +249,7 @@ def test_a_subscription_whose_burial_fails_is_deleted_all_the_same(cluster, clie
     assert cluster.run(load_manifest(cluster.actor_system.store, key.text())).dead
 
 
-def test_a_deleted_topic_is_buried_with_all_it_had(cluster, client, told):
+def test_a_deleted_topic_is_purged_with_all_it_had(cluster, client, told):
     send_and_acknowledge(client, "t")
     keys = [actor(cluster, "t").key, actor(cluster, "t", ActorKind.SUBSCRIPTION).key]
     velaray.Admin(cluster.admin_url).delete_topic("t", force=True)
@@ -259,11 +260,11 @@ def test_a_deleted_topic_is_buried_with_all_it_had(cluster, client, told):
 
 
 def deleted_topics(cluster: Any) -> list[Any]:
-    return cluster.run(cluster.actor_system.call(ActorKey.catalog(), "graves", {}))
+    return cluster.run(cluster.actor_system.request(ActorKey.catalog(), DeletedTopics()))
 
 
 @pytest.mark.parametrize("crashing", [False, True])
-def test_a_forced_namespace_is_buried_with_all_its_topics(cluster, client, told, crashing):
+def test_a_forced_namespace_is_purged_with_all_its_topics(cluster, client, told, crashing):
     admin = velaray.Admin(cluster.admin_url)
     admin.create_namespace("public/big")
     admin.create_topic("persistent://public/big/many", partitions=2)
@@ -293,7 +294,7 @@ def test_a_forced_namespace_is_buried_with_all_its_topics(cluster, client, told,
         consumer.receive(WITHIN_S * 1000)
 
 
-def test_the_catalog_finishes_a_burial_that_failed(cluster, client, told):
+def test_the_catalog_finishes_a_purge_that_failed(cluster, client, told):
     send_and_acknowledge(client, "t")
     told.refusing = True
     with pytest.raises(velaray.PulsarException):

@@ -10,6 +10,7 @@ import pytest
 
 from velaray.broker.schema_registry import followers
 from velaray.broker.schema_registry.followers import Followers
+from velaray.broker.schema_registry.messages import DropVersions
 
 LEASE_S = 0.3
 
@@ -21,8 +22,8 @@ class Connection:
         self.error = error
         self.dropped = 0
 
-    async def request(self, method: str, args: Any, timeout: float) -> None:
-        assert method == "forget" and 0 < timeout <= LEASE_S
+    async def ask(self, request: Any, timeout: float) -> None:
+        assert isinstance(request, DropVersions) and 0 < timeout <= LEASE_S
         if self.error is not None:
             raise self.error
         self.dropped += 1

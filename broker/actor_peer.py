@@ -1,0 +1,44 @@
+"""The end of RPC connections at an actor."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from velaray.topology.messages import Codec, Message, Request
+from velaray.topology.rpc import RpcConnection
+
+
+class Actor(Protocol):
+    """What the connections of an actor need of it."""
+
+    accepts: Codec
+    """The requests that it answers."""
+
+    async def call(self, method: str, args: dict[str, Any]) -> Any:
+        """Answer a request by name."""
+
+    async def answer(self, rpc_connection: RpcConnection, request: Request[Any]) -> Any:
+        """Answer a request that came over a connection."""
+
+    def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
+        """A connection is closed."""
+
+
+class ActorPeer:
+    """Handles the messages at an actor's end: requests, and no notices."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self.accepts = actor.accepts
+        self.answer = actor.answer
+        self.on_rpc_closed = actor.on_rpc_closed
+
+    def receive(self, rpc_connection: RpcConnection, notice: Message) -> None:
+        """Ignore a request that was sent as a notice."""
+
+    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
+        """Answer a request by name."""
+        return await self._actor.call(method, args)
+
+    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
+        """Ignore an untyped notice."""
