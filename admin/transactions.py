@@ -28,12 +28,15 @@ from velaray.admin.http import (
     json_body,
     number_in_path,
 )
+from velaray.broker.actor_messages import Ledgers
+from velaray.broker.coordinator import messages as coordinator_messages
 from velaray.broker.coordinator.coordinators import ASSIGN
 from velaray.events.ids import ActorKey, TopicName, check_local_name
 from velaray.journal.errors import NotStored
 from velaray.journal.replay import load_manifest
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.fan_out import each
+from velaray.topology.messages import ReplyT, Request
 from velaray.topology.rpc import RemoteError, reason_of
 from velaray.topology.transient import TRANSIENT
 
@@ -65,14 +68,14 @@ def _coordinator(text: str, count: int) -> int:
     return int(text)
 
 
-async def _ask(actor_system: ActorSystem, number: int, method: str, **args: Any) -> Any:
+async def _ask(actor_system: ActorSystem, number: int, request: Request[ReplyT]) -> ReplyT | None:
     """Call a coordinator; None if it has never been used."""
     key = ActorKey.of_coordinator(number)
     try:
         await load_manifest(actor_system.store, key.text())
     except NotStored:
         return None
-    return await actor_system.call(key, method, args)
+    return await actor_system.request(key, request)
 
 
 async def list_coordinators(request: web.Request) -> web.Response:
@@ -106,7 +109,9 @@ def _stats(raw: dict[str, Any] | None) -> dict[str, Any]:
 async def coordinator_stats(request: web.Request) -> web.Response:
     """Statistics of one coordinator, or of all by number."""
     actor_system, wanted = actor_system_of(request), await _wanted(request)
-    found = await each(wanted, lambda number: _ask(actor_system, number, "stats"))
+    found = await each(
+        wanted, lambda number: _ask(actor_system, number, coordinator_messages.Stats())
+    )
     if "coordinatorId" in request.query:
         return answer(_stats(found[0]))
     return answer({str(number): _stats(raw) for number, raw in zip(wanted, found, strict=True)})
@@ -115,7 +120,7 @@ async def coordinator_stats(request: web.Request) -> web.Response:
 async def coordinator_internals(request: web.Request) -> web.Response:
     """The ledgers of a coordinator's journal."""
     number = _coordinator(request.match_info["coordinator"], await _count(request))
-    ledgers = await _ask(actor_system_of(request), number, "ledgers")
+    ledgers = await _ask(actor_system_of(request), number, Ledgers())
     key = ActorKey.of_coordinator(number)
     return answer({"transactionLogStats": _journal(key, ledgers or [])})
 
@@ -171,12 +176,13 @@ async def list_transactions(request: web.Request) -> web.Response:
 
     The filters are ``status``, ``coordinatorId`` and ``olderThan`` (minimum age in milliseconds).
     """
-    status = request.query.get("status")
-    if status not in (None, Status.OPEN, Status.COMMITTING, Status.ABORTING):
-        raise AdminError(400, f"status must be OPEN, COMMITTING or ABORTING, not {status!r}")
+    text = request.query.get("status")
+    if text not in (None, Status.OPEN, Status.COMMITTING, Status.ABORTING):
+        raise AdminError(400, f"status must be OPEN, COMMITTING or ABORTING, not {text!r}")
+    status = None if text is None else Status(text)
     most = _number(request, "most", LISTED)
-    args = {"status": status, "older_ms": _number(request, "olderThan", 0), "most": most}
-    found = await _listed(request, args)
+    older_ms = _number(request, "olderThan", 0)
+    found = await _listed(request, coordinator_messages.Transactions(most, status, older_ms))
     summaries = [each_one for part in found for each_one in part["transactions"]]
     summaries.sort(key=lambda known: (known["begun_ms"], known["coordinator"], known["sequence"]))
     return answer(
@@ -194,9 +200,11 @@ async def list_transactions(request: web.Request) -> web.Response:
     )
 
 
-async def _listed(request: web.Request, args: dict[str, Any]) -> list[dict[str, Any]]:
+async def _listed(
+    request: web.Request, listing: coordinator_messages.Transactions
+) -> list[dict[str, Any]]:
     actor_system, wanted = actor_system_of(request), await _wanted(request)
-    found = await each(wanted, lambda number: _ask(actor_system, number, "transactions", **args))
+    found = await each(wanted, lambda number: _ask(actor_system, number, listing))
     return [part for part in found if part is not None]
 
 
@@ -218,7 +226,8 @@ async def _transaction(request: web.Request, coordinator: int, sequence: int) ->
     """A transaction as its coordinator describes it. Raises `RemoteError` (NOT_FOUND)."""
     found = None
     if coordinator < await _count(request):
-        found = await _ask(actor_system_of(request), coordinator, "transaction", sequence=sequence)
+        wanted = coordinator_messages.Transaction(sequence)
+        found = await _ask(actor_system_of(request), coordinator, wanted)
     if found is None:
         raise RemoteError(
             Reason.NOT_FOUND, f"there has never been a transaction {_id(coordinator, sequence)}"
@@ -302,7 +311,8 @@ async def metadata(request: web.Request) -> web.Response:
 
 async def slow(request: web.Request) -> web.Response:
     """The open transactions that began ``timeout`` milliseconds ago or earlier, by id."""
-    older = {"older_ms": number_in_path(request, "timeout"), "most": 1 << 40}
+    older_ms = number_in_path(request, "timeout")
+    older = coordinator_messages.Transactions(1 << 40, older_ms=older_ms)
     listed = [one for part in await _listed(request, older) for one in part["transactions"]]
     found: dict[str, Any] = {}
     for one in listed:
@@ -319,7 +329,8 @@ async def abort(request: web.Request) -> web.Response:
     """
     coordinator, sequence = number_in_path(request, "most"), number_in_path(request, "least")
     await _transaction(request, coordinator, sequence)
-    finished = await _ask(actor_system_of(request), coordinator, "abort", sequence=sequence)
+    wanted = coordinator_messages.Abort(sequence)
+    finished = await _ask(actor_system_of(request), coordinator, wanted)
     return done() if finished else web.Response(status=202)
 
 

@@ -12,6 +12,7 @@ from velaray.actors.partition import transactions
 from velaray.actors.partition.ledger_table import LedgerTable
 from velaray.actors.partition.remote_transactions import is_remote, name_of
 from velaray.actors.partition.transactions import Transactions
+from velaray.broker.coordinator import messages as coordinator_messages
 from velaray.broker.history import NoHistory, as_text, partition_of, positions_of
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import EntryAppended, TransactionEnded
@@ -151,10 +152,10 @@ async def with_decision(actor_system: ActorSystem, now: dict[str, Any]) -> dict[
     if is_remote(transaction):
         return now  # its end comes from the other cluster's replicators
     key = ActorKey.of_coordinator(transaction.coordinator)
-    args = {"sequence": transaction.sequence}
+    request = coordinator_messages.Transaction(transaction.sequence)
     try:
         async with asyncio.timeout(_DECIDING_S):
-            found = await actor_system.call(key, "transaction", args)
+            found = await actor_system.request(key, request)
     except TRANSIENT as error:
         return {**now, "text": f"{now['text']}; its coordinator doesn't answer: {reason_of(error)}"}
     told = {name: found.get(name) for name in ("status", "owner", "deadline_ms")}

@@ -28,12 +28,14 @@ from velaray.actors.coordinator.state import CoordinatorState
 from velaray.actors.machine import Refusal
 from velaray.actors.runtime import Runtime
 from velaray.broker.coordinator import coordinator_admin
+from velaray.broker.coordinator import messages as m
 from velaray.broker.coordinator.coordinator_metrics import CoordinatorMetrics
 from velaray.broker.coordinator.coordinator_session import CoordinatorSession
 from velaray.broker.coordinator.transaction_completion import TransactionCompletion
 from velaray.broker.journaled_actor import JournaledActor
 from velaray.events.ids import ActorKey
 from velaray.topology.actor_system import ActorSystem, Address
+from velaray.topology.messages import Message
 from velaray.topology.metrics import Labels, Sample
 from velaray.topology.open_connections import OpenConnections
 from velaray.topology.rpc import RemoteError
@@ -57,6 +59,7 @@ FULL_DISK_PAUSE_S = 1.0
 class CoordinatorActor(JournaledActor):
     """Serves clients that begin and end transactions, and calls of participants."""
 
+    accepts = m.TO_COORDINATOR
     runtime: Runtime[CoordinatorState]
 
     def __init__(self, key: ActorKey, actor_system: ActorSystem) -> None:
@@ -157,26 +160,18 @@ class CoordinatorActor(JournaledActor):
 
     # -- calls ---------------------------------------------------------------------
 
-    async def call(self, method: str, args: dict[str, Any]) -> Any:
-        """Answer ``may_join``, by which participants ask whether they may accept work in a
-        transaction, and the calls of `velaray.broker.coordinator.coordinator_admin`."""
-        if method == "may_join":
-            return await self._may_join(**args)
-        handler = coordinator_admin.METHODS.get(method)
+    async def handle(self, request: Message) -> Any:
+        """Answer a request of `velaray.broker.coordinator.messages`. Raises `RemoteError`."""
+        if isinstance(request, m.MayJoin):
+            return await self._may_join(request)
+        handler = coordinator_admin.HANDLERS.get(type(request))
         if handler is None:
-            return await super().call(method, args)
-        return await handler(self, args)
+            return await super().handle(request)
+        return await handler(self, request)
 
-    async def _may_join(
-        self, sequence: int, topic: str, subscription: str | None, incarnation: int
-    ) -> None:
-        """Whether a participant may accept work; ``incarnation`` is that of its topic.
-
-        Raises `RemoteError`: NOT_FOUND if there never was such a transaction, CONFLICT if it is
-        decided, NOT_ALLOWED if the caller is no participant.
-        """
-        await self.ask(MayJoin(sequence, topic, subscription))
-        self.completion.joined(sequence, topic, incarnation)
+    async def _may_join(self, request: m.MayJoin) -> None:
+        await self.ask(MayJoin(request.sequence, request.topic, request.subscription))
+        self.completion.joined(request.sequence, request.topic, request.incarnation)
         await self.read_certain(lambda state: None)  # owned the journal when it answered
 
     async def metrics(self) -> list[Sample]:

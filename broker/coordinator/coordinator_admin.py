@@ -12,8 +12,10 @@ from velaray.actors.coordinator.machine import Decide, Decided
 from velaray.actors.coordinator.state import CoordinatorState, Status, Transaction
 from velaray.actors.machine import Reason
 from velaray.actors.runtime import Runtime
+from velaray.broker.coordinator import messages as m
 from velaray.broker.coordinator.transaction_completion import TransactionCompletion
 from velaray.topology.actor_system import ActorSystem
+from velaray.topology.messages import Message
 from velaray.topology.rpc import RemoteError
 
 
@@ -30,13 +32,13 @@ class Coordinator(Protocol):
         """Return the durable reply to a command. Raises `RemoteError` for a refusal."""
 
 
-Method = Callable[[Coordinator, dict[str, Any]], Awaitable[Any]]
+Handler = Callable[[Coordinator, Any], Awaitable[Any]]
 
 ABORT_S = 5.0
 """The wait of an abort for the participants; their notification continues after it."""
 
 
-async def stats(coordinator: Coordinator, args: dict[str, Any]) -> dict[str, Any]:
+async def stats(coordinator: Coordinator, request: m.Stats) -> m.Row:
     """Counts, the newest sequence, the low-water mark, and the time of recovery."""
 
     def look(state: CoordinatorState) -> dict[str, Any]:
@@ -57,14 +59,10 @@ async def stats(coordinator: Coordinator, args: dict[str, Any]) -> dict[str, Any
     return {**found, "recovery_ms": list(coordinator.recovery_ms)}
 
 
-async def transactions(coordinator: Coordinator, args: dict[str, Any]) -> dict[str, Any]:
-    """The unfinished transactions, oldest first: their number ``total``, and at most ``most`` of
-    them.
-
-    ``status`` selects those with this status, ``older_ms`` those that began longer ago.
-    """
-    status, most, now_ms = args.get("status"), args["most"], coordinator.actor_system.clock_ms()
-    before_ms = now_ms - args.get("older_ms", 0)
+async def transactions(coordinator: Coordinator, request: m.Transactions) -> m.Row:
+    """The unfinished transactions that are wanted, oldest first, and their number."""
+    status, now_ms = request.status, coordinator.actor_system.clock_ms()
+    before_ms = now_ms - request.older_ms
 
     def look(state: CoordinatorState) -> dict[str, Any]:
         found = [
@@ -72,7 +70,7 @@ async def transactions(coordinator: Coordinator, args: dict[str, Any]) -> dict[s
             for each in state.unfinished.values()
             if status in (None, each.status) and each.begun_ms <= before_ms
         ]
-        told = [_summary(coordinator, each, now_ms) for each in islice(found, most)]
+        told = [_summary(coordinator, each, now_ms) for each in islice(found, request.most)]
         return {"total": len(found), "transactions": told}
 
     return await coordinator.runtime.read(look)
@@ -95,12 +93,9 @@ def _summary(coordinator: Coordinator, known: Transaction, now_ms: int) -> dict[
     }
 
 
-async def transaction(coordinator: Coordinator, args: dict[str, Any]) -> dict[str, Any]:
-    """The details of one transaction; of a finished one only the verdict.
-
-    ``untold`` are the participants that its end waits for. Raises `RemoteError` (NOT_FOUND).
-    """
-    sequence, now_ms = args["sequence"], coordinator.actor_system.clock_ms()
+async def transaction(coordinator: Coordinator, request: m.Transaction) -> m.Row:
+    """The details of one transaction. Raises `RemoteError` (NOT_FOUND)."""
+    sequence, now_ms = request.sequence, coordinator.actor_system.clock_ms()
 
     def look(state: CoordinatorState) -> dict[str, Any] | None:
         known = state.unfinished.get(sequence)
@@ -124,12 +119,12 @@ async def transaction(coordinator: Coordinator, args: dict[str, Any]) -> dict[st
     return found
 
 
-async def abort(coordinator: Coordinator, args: dict[str, Any]) -> bool:
-    """Abort a transaction of any owner; returns whether all participants have applied the verdict.
+async def abort(coordinator: Coordinator, request: m.Abort) -> bool:
+    """Abort a transaction; returns whether all participants have applied the verdict.
 
-    A repetition changes nothing. Raises `RemoteError`: NOT_FOUND, and CONFLICT if it is committed.
+    Raises `RemoteError`: NOT_FOUND, and CONFLICT if it is committed.
     """
-    command = Decide(args["sequence"], commit=False, force=True)
+    command = Decide(request.sequence, commit=False, force=True)
     decided: Decided = await coordinator.ask(command)
     if decided.finished:
         return True
@@ -141,9 +136,9 @@ async def abort(coordinator: Coordinator, args: dict[str, Any]) -> bool:
     return True
 
 
-METHODS: dict[str, Method] = {
-    "stats": stats,
-    "transactions": transactions,
-    "transaction": transaction,
-    "abort": abort,
+HANDLERS: dict[type[Message], Handler] = {
+    m.Stats: stats,
+    m.Transactions: transactions,
+    m.Transaction: transaction,
+    m.Abort: abort,
 }

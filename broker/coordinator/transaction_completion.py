@@ -17,6 +17,7 @@ from velaray.actors.coordinator.machine import Finish, Spread, SpreadIs
 from velaray.actors.coordinator.state import CoordinatorState, Status, Transaction
 from velaray.actors.machine import Reason, Refusal
 from velaray.actors.runtime import Runtime
+from velaray.broker.catalog.messages import Topic
 from velaray.events.ids import ActorKey, TopicName
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.rpc import RemoteError, reason_of
@@ -204,6 +205,6 @@ class TransactionCompletion:
         if rpc_connection is not None:
             return await rpc_connection.request(method, what)
         topic = TopicName.parse(participant.topic)
-        found = await self._actor_system.call(ActorKey.catalog(), "topic", {"topic": str(topic)})
+        found = await self._actor_system.request(ActorKey.catalog(), Topic(str(topic)))
         key = ActorKey.of_partition(topic, found["incarnation"])
         return await self._actor_system.call(key, method, what)

@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from velaray.actors.machine import Reason
+from velaray.broker.coordinator.messages import MayJoin
 from velaray.events.ids import ActorKey, TransactionId
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.rpc import RemoteError
@@ -82,14 +83,9 @@ class TransactionAdmission:
     async def _ask(self, what: Participation, asked: asyncio.Future[None]) -> None:
         transaction, subscription = what
         coordinator = ActorKey.of_coordinator(transaction.coordinator)
-        args = {
-            "sequence": transaction.sequence,
-            "topic": self._topic,
-            "subscription": subscription,
-            "incarnation": self._incarnation,
-        }
+        may_join = MayJoin(transaction.sequence, self._topic, subscription, self._incarnation)
         try:
-            await self._actor_system.call(coordinator, "may_join", args)
+            await self._actor_system.request(coordinator, may_join)
         except TRANSIENT as error:
             self._answer(what, asked, error)
         else:

@@ -15,6 +15,7 @@ from velaray.actors.catalog.migration_state import Ending, Phase
 from velaray.actors.catalog.state import Progress
 from velaray.actors.machine import Reason
 from velaray.actors.partition.remote_transactions import is_remote
+from velaray.broker.coordinator import messages as coordinator_messages
 from velaray.broker.garbage_collection.topic_deletion import delete_namespace
 from velaray.client.retry import Backoff
 from velaray.events.ids import ActorKey, TopicName, TransactionId
@@ -201,7 +202,7 @@ class Driver:
         coordinator, sequence = transaction
         key = ActorKey.of_coordinator(coordinator)
         try:
-            await self.actor_system.call(key, "abort", {"sequence": sequence})
+            await self.actor_system.request(key, coordinator_messages.Abort(sequence))
         except RemoteError as error:
             if error.kind != Reason.CONFLICT:  # it is committed, and its participants will be told
                 raise

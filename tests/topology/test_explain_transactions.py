@@ -14,6 +14,7 @@ from click.testing import CliRunner
 import velaray
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
+from velaray.broker.coordinator.messages import Transaction
 from velaray.cli.app import main
 from velaray.client.admin import Admin
 from velaray.events.ids import ActorKey
@@ -210,14 +211,14 @@ def test_a_coordinator_that_cannot_be_asked(
     message = topic.producer.send(b"x", txn=transaction)
     monkeypatch.setattr("velaray.broker.explain_log._DECIDING_S", 0.1)
     key = ActorKey.of_coordinator(transaction.txn_id.coordinator)
-    call = type(cluster.actor_system.actors[key]).call
+    handle = type(cluster.actor_system.actors[key]).handle
 
-    async def hang(actor: Any, method: str, args: dict[str, Any]) -> Any:
-        if method == "transaction":
+    async def hang(actor: Any, request: Any) -> Any:
+        if isinstance(request, Transaction):
             await cluster.loop.create_future()
-        return await call(actor, method, args)
+        return await handle(actor, request)
 
-    monkeypatch.setattr(type(cluster.actor_system.actors[key]), "call", hang)
+    monkeypatch.setattr(type(cluster.actor_system.actors[key]), "handle", hang)
     now = topic.explain(message)["now"]
     assert (now["where"], "status" in now) == ("undecided", False)
     assert "its coordinator doesn't answer" in now["text"]

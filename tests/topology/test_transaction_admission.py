@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from velaray.actors.machine import Reason
+from velaray.broker.coordinator.messages import MayJoin
 from velaray.broker.partition.transaction_admission import TransactionAdmission
 from velaray.events.ids import ActorKey, TopicName, TransactionId
 from velaray.topology.rpc import RemoteError
@@ -23,8 +24,8 @@ class Coordinator:
         self.says = asyncio.Event()
         self.times = 0
 
-    async def call(self, key: ActorKey, method: str, args: dict[str, Any]) -> None:
-        assert (key, method) == (ActorKey.of_coordinator(0), "may_join")
+    async def request(self, key: ActorKey, request: Any) -> None:
+        assert key == ActorKey.of_coordinator(0) and isinstance(request, MayJoin)
         self.times += 1
         self.asked.set()
         await self.says.wait()

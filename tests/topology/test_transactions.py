@@ -12,6 +12,7 @@ from tests.official.raw import RawClient
 from velaray.actors.coordinator.machine import Begin, Decide
 from velaray.actors.coordinator.state import Status
 from velaray.broker.coordinator.coordinator_actor import CoordinatorActor
+from velaray.broker.coordinator.messages import MayJoin
 from velaray.broker.partition.partition_actor import PartitionActor
 from velaray.broker.subscription.messages import GetStats
 from velaray.events.ids import ActorKey, TopicName
@@ -341,16 +342,16 @@ def test_a_verdict_that_comes_while_the_coordinator_is_asked_makes_its_answer_vo
     async def scenario(setting: Setting) -> None:
         transaction = await setting.begin(TOPIC)
         answered, gate = asyncio.Event(), asyncio.Event()
-        call = setting.actor_system.call
+        call = setting.actor_system.request
 
-        async def slow(key: ActorKey, method: str, *args: Any) -> Any:
-            found = await call(key, method, *args)
-            if method == "may_join":
+        async def slow(key: ActorKey, request: Any, *args: Any) -> Any:
+            found = await call(key, request, *args)
+            if isinstance(request, MayJoin):
                 answered.set()
                 await gate.wait()
             return found
 
-        setting.actor_system.call = slow  # type: ignore[method-assign]
+        setting.actor_system.request = slow  # type: ignore[method-assign]
         setting.send(b"1", transaction)
         await answered.wait()
         assert not (await setting.end(transaction)).HasField("error")

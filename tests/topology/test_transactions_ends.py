@@ -20,6 +20,7 @@ from tests.topology.test_transactions import (
 )
 from velaray.actors.coordinator.machine import Decide
 from velaray.actors.runtime import Stopped
+from velaray.broker.coordinator.messages import MayJoin
 from velaray.broker.subscription.messages import (
     AckEntriesInTransaction,
     EndPendingAcks,
@@ -40,12 +41,12 @@ def test_a_verdict_right_behind_the_coordinators_answer_still_keeps_a_message_ou
 
     async def scenario(setting: Setting) -> None:
         transaction = await setting.begin(TOPIC)
-        gate, call = setting.partition.publishing.admission, setting.actor_system.call
+        gate, call = setting.partition.publishing.admission, setting.actor_system.request
         answered = gate._answer
 
-        async def decided_meanwhile(key: Any, method: str, *args: Any) -> Any:
-            found = await call(key, method, *args)
-            if method == "may_join":
+        async def decided_meanwhile(key: Any, request: Any, *args: Any) -> Any:
+            found = await call(key, request, *args)
+            if isinstance(request, MayJoin):
                 await setting.coordinating.runtime.ask(Decide(transaction, True))
             return found
 
@@ -53,7 +54,7 @@ def test_a_verdict_right_behind_the_coordinators_answer_still_keeps_a_message_ou
             answered(what, asked, error)
             gate._open.discard(what)
 
-        setting.actor_system.call = decided_meanwhile  # type: ignore[method-assign]
+        setting.actor_system.request = decided_meanwhile  # type: ignore[method-assign]
         gate._answer = and_the_verdict_came  # type: ignore[method-assign]
         setting.send(b"late", transaction)
         error = await setting.producer.next(pb.CommandSendError)
@@ -237,11 +238,11 @@ def test_a_deleted_topics_successor_applies_its_own_transactions() -> None:
 def test_the_catalog_is_not_asked_about_participants_that_are_connected() -> None:
     async def scenario(setting: Setting) -> None:
         consumer = await setting.consume(kind=SHARED)
-        asked, call = [], setting.actor_system.call
+        asked, call = [], setting.actor_system.request
 
-        async def listening(key: Any, method: str, *args: Any) -> Any:
-            asked.append(method)
-            return await call(key, method, *args)
+        async def listening(key: Any, request: Any, *args: Any) -> Any:
+            asked.append(type(request))
+            return await call(key, request, *args)
 
         for _ in range(2):
             await setting.publish(b"1")
@@ -252,8 +253,8 @@ def test_the_catalog_is_not_asked_about_participants_that_are_connected() -> Non
             await ack_in(consumer, message, transaction)
             assert not (await setting.end(transaction)).HasField("error")
             await arrival(consumer)
-            setting.actor_system.call = listening  # type: ignore[method-assign]
-        assert asked == ["may_join"] * 2
+            setting.actor_system.request = listening  # type: ignore[method-assign]
+        assert asked == [MayJoin] * 2
         assert await backlog(setting) == 2
 
     run(scenario)
