@@ -224,22 +224,18 @@ class ActorSystem(abc.ABC):
         return None if rpc_connection is None or rpc_connection.closed else rpc_connection
 
     async def ask(
-        self,
-        key: ActorKey,
-        method: str,
-        args: dict[str, Any],
-        timeout: float = REACH_TIMEOUT_S,
-    ) -> Any:
-        """`call` over a connection of its own, which is closed at once: the actor may be idle soon
-        after."""
+        self, key: ActorKey, request: Request[ReplyT], timeout: float = REACH_TIMEOUT_S
+    ) -> ReplyT:
+        """`request` over a connection of its own, which is closed at once: the actor may be idle
+        soon after."""
         return await persist(
-            lambda: self._ask_once(key, method, args), timeout, f"ask {key}", self.call_backoff()
+            lambda: self._ask_once(key, request), timeout, f"ask {key}", self.call_backoff()
         )
 
-    async def _ask_once(self, key: ActorKey, method: str, args: dict[str, Any]) -> Any:
+    async def _ask_once(self, key: ActorKey, request: Request[ReplyT]) -> ReplyT:
         rpc_connection = await self._dial(key, _Caller(key, {}))
         try:
-            return await rpc_connection.request(method, args)
+            return await rpc_connection.ask(request)
         finally:
             rpc_connection.close()
 

@@ -38,6 +38,7 @@ __all__ = [
     "decode_reply",
     "encode",
     "field",
+    "method_of",
     "requests_of",
 ]
 
@@ -136,6 +137,12 @@ def _value_of(info: msgspec.structs.FieldInfo, message: str, args: Mapping[str, 
 @cache
 def _class_name(method: str) -> str:
     return "".join(map(str.capitalize, method.split("_")))
+
+
+@cache
+def method_of(request: type[Message]) -> str:
+    """The name of a request in calls by name: ``create_topic`` of ``CreateTopic``."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", request.__name__).lower()
 
 
 @cache

@@ -11,7 +11,7 @@ from velaray.actors.catalog.inbound_replication import pulled_partitions
 from velaray.actors.catalog.machine import CatalogMachine, Done, Ensured
 from velaray.actors.catalog.state import CLUSTER, Catalog, Scope, effective_policies
 from velaray.actors.machine import Reason, Refusal
-from velaray.broker.actor_messages import ACTOR_REQUESTS
+from velaray.broker.actor_messages import ACTOR_REQUESTS, Describe
 from velaray.broker.catalog import messages as m
 from velaray.broker.catalog.commands import command_of, scope_of
 from velaray.broker.catalog.migrations import MakeMigrations
@@ -86,7 +86,7 @@ class CatalogActor(JournaledActor):
 
     async def _describe_if_used(self, key: ActorKey) -> None:
         if await self.actor_system.store.list_ledgers(key.text()):
-            await self.actor_system.ask(key, "describe", {})
+            await self.actor_system.ask(key, Describe())
 
     async def _keep_pulling(self) -> None:
         """Keep the partitions active that pull from another cluster, since no client activates
@@ -100,7 +100,7 @@ class CatalogActor(JournaledActor):
             for key in await self.runtime.read(pulled_partitions):
                 if key.topic_name not in watching:
                     with contextlib.suppress(*TRANSIENT_OR_STORE):  # the next round tries again
-                        await self.actor_system.ask(key, "describe", {})
+                        await self.actor_system.ask(key, Describe())
 
     async def stop(self) -> None:
         """Leave migrations to the next activation, then stop."""

@@ -18,6 +18,7 @@ from velaray.actors.coordinator.state import CoordinatorState, Status, Transacti
 from velaray.actors.machine import Reason, Refusal
 from velaray.actors.runtime import Runtime
 from velaray.broker.catalog.messages import Topic
+from velaray.broker.partition.messages import EndTransaction
 from velaray.events.ids import ActorKey, TopicName
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.rpc import RemoteError, reason_of
@@ -31,6 +32,10 @@ AT_ONCE = 1000
 Participant = tuple[str, str | None]
 """A topic partition, and the name of the subscription if the participant is one of its
 subscriptions."""
+
+
+Told = EndTransaction | dict[str, Any]
+"""A verdict, or the arguments of ``name_participants``."""
 
 
 @dataclass(slots=True)
@@ -125,17 +130,13 @@ class TransactionCompletion:
     async def _apply(self, known: Transaction) -> dict[str, list[str]]:
         """Make all participants apply the verdict; returns the partitions with entries by
         cluster."""
-        what = {
-            "coordinator": self._number,
-            "sequence": known.sequence,
-            "commit": known.status == Status.COMMITTING,
-            "alone": len(known.partitions) == 1,
-        }
+        commit, alone = known.status == Status.COMMITTING, len(known.partitions) == 1
+        verdict = (self._number, known.sequence, commit, alone)
         participants: list[Participant] = [(topic, None) for topic in known.partitions]
         participants += known.subscriptions
         answers = await self._tell_all(
             known.sequence,
-            {each: {**what, "subscription": each[1]} for each in participants},
+            {each: EndTransaction(*verdict, each[1]) for each in participants},
         )
         spread: dict[str, list[str]] = {}
         for (topic, _), clusters in answers.items():
@@ -152,13 +153,13 @@ class TransactionCompletion:
             topic: {name: list(topics) for name, topics in spread.items() if topic in topics}
             for topic in sorted(topics)
         }
-        telling: dict[Participant, dict[str, Any]] = {
+        telling: dict[Participant, Told] = {
             (topic, None): {**what, "clusters": named} for topic, named in clusters.items()
         }
         await self._tell_all(known.sequence, telling)
 
     async def _tell_all(
-        self, sequence: int, telling: Mapping[Participant, dict[str, Any]]
+        self, sequence: int, telling: Mapping[Participant, Told]
     ) -> dict[Participant, Any]:
         """The answers of the participants; None for deleted ones."""
         now_ms = self._actor_system.clock_ms()
@@ -166,7 +167,7 @@ class TransactionCompletion:
         self._untold[sequence] = dict(untold)
         async with asyncio.TaskGroup() as group:
             tasks = {
-                each: group.create_task(self._tell(untold[each], what))
+                each: group.create_task(self._tell(sequence, untold[each], what))
                 for each, what in telling.items()
             }
         return {each: task.result() for each, task in tasks.items()}
@@ -178,14 +179,14 @@ class TransactionCompletion:
             await backoff.wait()
         return reply
 
-    async def _tell(self, participant: Untold, what: dict[str, Any]) -> Any:
+    async def _tell(self, sequence: int, participant: Untold, what: Told) -> Any:
         """Repeat until the participant answers; returns its answer. A deleted participant has
         nothing to apply."""
         backoff, answer = self._actor_system.backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S), None
         while True:
             try:
                 async with self._room:
-                    answer = await self._tell_once(participant, what)
+                    answer = await self._tell_once(sequence, participant, what)
                 break
             except TRANSIENT as error:
                 if isinstance(error, RemoteError) and error.kind == Reason.NOT_FOUND:
@@ -193,18 +194,21 @@ class TransactionCompletion:
                 participant.failures += 1
                 participant.error = reason_of(error)
             await backoff.wait()
-        del self._untold[what["sequence"]][participant.topic, participant.subscription]
+        del self._untold[sequence][participant.topic, participant.subscription]
         return answer
 
-    async def _tell_once(self, participant: Untold, what: dict[str, Any]) -> Any:
-        method = "name_participants" if "clusters" in what else "end_transaction"
-        key = self._keys.get(what["sequence"], {}).get(participant.topic)
+    async def _tell_once(self, sequence: int, participant: Untold, what: Told) -> Any:
+        key = self._keys.get(sequence, {}).get(participant.topic)
         # A connected participant exists. Otherwise ask the catalog: the topic may have been
         # deleted.
         rpc_connection = None if key is None else self._actor_system.shared_rpc(key)
         if rpc_connection is not None:
-            return await rpc_connection.request(method, what)
+            if isinstance(what, EndTransaction):
+                return await rpc_connection.ask(what)
+            return await rpc_connection.request("name_participants", what)
         topic = TopicName.parse(participant.topic)
         found = await self._actor_system.request(ActorKey.catalog(), Topic(str(topic)))
         key = ActorKey.of_partition(topic, found["incarnation"])
-        return await self._actor_system.call(key, method, what)
+        if isinstance(what, EndTransaction):
+            return await self._actor_system.request(key, what)
+        return await self._actor_system.call(key, "name_participants", what)

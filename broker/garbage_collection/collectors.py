@@ -11,6 +11,7 @@ from velaray.actors.machine import Reason
 from velaray.broker.catalog import messages as catalog_messages
 from velaray.broker.coordinator.coordinators import ensure_partitions
 from velaray.broker.garbage_collection.deletion import DEAD, EVENTS, OPERATOR, RETRY, TOPICS, WORKER
+from velaray.broker.partition.messages import FindUnacked, Subscriptions
 from velaray.events.ids import ActorKey, TopicName
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.rpc import RemoteError
@@ -74,12 +75,12 @@ async def has_work(actor_system: ActorSystem) -> bool:
 
     Raises what `ActorSystem.ask` raises, and the store's errors.
     """
-    wanted: dict[str, Any] = {"name": WORKER, "number": 1}
+    wanted = FindUnacked(WORKER, 1)
     for topic in (EVENTS, RETRY):
         async for key in partitions_in_use(actor_system, topic):
-            if WORKER not in await actor_system.ask(key, "subscriptions", {}):
+            if WORKER not in await actor_system.ask(key, Subscriptions()):
                 continue
-            if await actor_system.ask(key, "find_unacked", wanted) is not None:
+            if await actor_system.ask(key, wanted) is not None:
                 return True
     return False
 

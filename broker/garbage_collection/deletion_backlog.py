@@ -24,6 +24,7 @@ from velaray.broker.garbage_collection.deletion_events import (
     decode_event,
 )
 from velaray.broker.garbage_collection.messages import AcknowledgeDeadLetters
+from velaray.broker.partition.messages import Subscriptions
 from velaray.events.ids import ActorKey, MessageId, TopicName
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.rpc import RemoteError
@@ -66,7 +67,7 @@ async def _waiting(
     actor_system: ActorSystem, topic: TopicName, subscription: str
 ) -> AsyncIterator[Waiting]:
     async for key in partitions_in_use(actor_system, topic):
-        if subscription not in await actor_system.call(key, "subscriptions"):
+        if subscription not in await actor_system.request(key, Subscriptions()):
             continue  # the first publisher makes the journal
         first: int | None = 0
         while first is not None:

@@ -21,6 +21,7 @@ from velaray.actors.partition.machine import Chunk, Publish, StartAt
 from velaray.actors.partition.state import SubscriptionRef
 from velaray.broker.coordinator.coordinators import check_not_systems, is_systems
 from velaray.broker.partition.entries import CachedEntry
+from velaray.broker.partition.messages import Append
 from velaray.broker.partition.topic_schemas import TopicSchemas
 from velaray.broker.schema_registry.messages import Register
 from velaray.broker.schema_registry.schema_calls import (
@@ -123,24 +124,23 @@ def is_for_dead_letters(topic: TopicName) -> bool:
     return str(topic.topic).endswith("-DLQ")
 
 
-async def append(partition: DeadLetterTopic, args: dict[str, Any]) -> None:
+async def append(partition: DeadLetterTopic, request: Append) -> None:
     """Store one entry for another actor, once for each producer and number. It is durable on
     return.
 
     Raises `RemoteError` if the topic refuses it.
     """
-    if args["initial_subscription"]:
-        name = args["initial_subscription"]
+    if name := request.initial_subscription:
         await partition.subscriptions.create_subscription(name, StartAt.EARLIEST, {})
-    metadata = read_metadata(args["entry"])
+    metadata = read_metadata(request.entry)
     chunk = Chunk(metadata.uuid, 0, 1) if metadata.num_chunks_from_msg > 1 else None
     reply = await partition.publishing.append(
         Publish(
-            args["producer"],
-            args["number"],
-            args["number"],
-            args["messages"],
-            bytes(args["entry"]),
+            request.producer,
+            request.number,
+            request.number,
+            request.messages,
+            request.entry,
             True,
             chunk,
         )
@@ -226,18 +226,10 @@ class DeadLetterMover:
             version = await self._version_there(key, read_metadata(entry).schema_version)
             copied, messages = self._courier.copy(entry, at, number, mask, now_ms, version)
         except _UNREADABLE:
-            copied, messages = (
-                entry,
-                1,
-            )  # published as it is
-        args = {
-            "producer": self._producer,
-            "number": number,
-            "entry": copied,
-            "messages": messages,
-            "initial_subscription": policy.get("initialSubscriptionName"),
-        }
-        await partition.actor_system.call(key, "append", args)
+            copied, messages = entry, 1  # published as it is
+        subscription = policy.get("initialSubscriptionName")
+        append = Append(self._producer, number, copied, messages, subscription)
+        await partition.actor_system.request(key, append)
 
     async def _version_there(self, key: ActorKey, version: bytes) -> bytes:
         """The dead-letter topic's version of a schema of this topic; its registry accepts all of

@@ -18,6 +18,7 @@ from velaray.actors.partition.remote_transactions import is_remote
 from velaray.actors.partition.state import PartitionState
 from velaray.actors.partition.trimming import ForgetTrimmed
 from velaray.actors.runtime import Runtime, Stopped
+from velaray.broker.actor_messages import Describe
 from velaray.broker.catalog.messages import Serving, Watch
 from velaray.broker.garbage_collection.deletion import is_deletion_topic
 from velaray.broker.journaled_actor import JournaledActor, WasDeleted
@@ -30,6 +31,7 @@ from velaray.broker.partition import (
     subscription_view,
     transaction_view,
 )
+from velaray.broker.partition import messages as m
 from velaray.broker.partition.compactor import Compactor
 from velaray.broker.partition.cursor_moves import CursorMoves
 from velaray.broker.partition.entry_log import EntryLog
@@ -52,6 +54,7 @@ from velaray.journal.errors import JournalError
 from velaray.journal.journal import JournalSettings
 from velaray.topology.actor_system import ActorSystem, Address, Unreachable
 from velaray.topology.config import PartitionSync
+from velaray.topology.messages import Message, method_of
 from velaray.topology.metrics import Sample
 from velaray.topology.rpc import RemoteError
 from velaray.wire.connection import WireConnection
@@ -83,6 +86,7 @@ def _hosted(partition: PartitionActor) -> HostedPartition:
 class PartitionActor(JournaledActor):
     """Serves producers and consumers of one topic partition."""
 
+    accepts = m.TO_PARTITION
     runtime: Runtime[PartitionState]
 
     def __init__(
@@ -154,7 +158,7 @@ class PartitionActor(JournaledActor):
         """Activate the coordinator of an open transaction, which ends it in time."""
         while True:
             with contextlib.suppress(Unreachable, TimeoutError):
-                await self.actor_system.ask(coordinator, "describe", {})
+                await self.actor_system.ask(coordinator, Describe())
                 return
 
     def _accept(self) -> WireConnection:
@@ -307,6 +311,14 @@ class PartitionActor(JournaledActor):
         with self.geo.fence.passing(method):
             return await bound(args)
 
+    async def handle(self, request: Message) -> Any:
+        """Answer a request of `HANDLERS`, or one that every actor answers."""
+        handler = HANDLERS.get(type(request))
+        if handler is None:
+            return await super().handle(request)
+        with self.geo.fence.passing(method_of(type(request))):
+            return await handler(self, request)
+
 
 CALLS: dict[str, Callable[[PartitionActor, dict[str, Any]], Awaitable[Any]]] = {
     **partition_stats.METHODS,
@@ -315,6 +327,15 @@ CALLS: dict[str, Callable[[PartitionActor, dict[str, Any]], Awaitable[Any]]] = {
     **subscription_admin.METHODS,
     **transaction_view.METHODS,
     "describe_subscription": subscription_view.describe_subscription,
-    "append": dead_letters.append,
 }
-"""The calls that a partition answers besides those of replication and migration, by name."""
+"""The calls that a partition answers by name, besides those of replication and migration."""
+
+HANDLERS: dict[type[Message], Callable[[PartitionActor, Any], Awaitable[Any]]] = {
+    m.Append: dead_letters.append,
+    m.EndTransaction: partition_admin.end_transaction,
+    m.Subscriptions: subscription_admin.subscriptions,
+    m.FindUnacked: subscription_admin.find_unacked,
+    m.HasSubscription: subscription_admin.has_subscription,
+    m.ResumeDeadLetters: subscription_admin.resume_dead_letters,
+}
+"""The requests that a partition answers."""

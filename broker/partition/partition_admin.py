@@ -15,6 +15,7 @@ from velaray.actors.partition.producer_transfer import AdoptProducers, plain_row
 from velaray.actors.partition.state import PartitionState
 from velaray.actors.runtime import Runtime
 from velaray.broker.partition.compactor import Compactor
+from velaray.broker.partition.messages import EndTransaction
 from velaray.events.ids import Position, TransactionId
 from velaray.topology.rpc import RemoteError
 
@@ -95,14 +96,14 @@ async def last_message_id(partition: Partition, args: dict[str, Any]) -> list[in
     return _id(partition, table.position_before(partition.log.end_offset))
 
 
-async def end_transaction(partition: Partition, args: dict[str, Any]) -> list[str]:
+async def end_transaction(partition: Partition, request: EndTransaction) -> list[str]:
     """Apply a coordinator's verdict to this partition or one of its subscriptions; return the
     clusters that need the names of its participants."""
-    transaction = TransactionId(args["coordinator"], args["sequence"])
-    verdict = {"commit": args["commit"], "alone": args["alone"]}
-    return list(
-        await partition.transactions.end_transaction(transaction, args["subscription"], **verdict)
+    transaction = TransactionId(request.coordinator, request.sequence)
+    clusters = await partition.transactions.end_transaction(
+        transaction, request.subscription, commit=request.commit, alone=request.alone
     )
+    return list(clusters)
 
 
 async def newest_origins(partition: Partition, args: dict[str, Any]) -> dict[str, list[int]]:
@@ -141,7 +142,6 @@ METHODS: dict[str, Callable[[Partition, dict[str, Any]], Awaitable[Any]]] = {
     "compact": compact,
     "compaction_status": compaction_status,
     "last_message_id": last_message_id,
-    "end_transaction": end_transaction,
     "origins": newest_origins,
     "export_producers": export_producers,
     "adopt_producers": adopt_producers,

@@ -12,6 +12,7 @@ from velaray.actors.partition.machine import DeleteSubscription, StartAt
 from velaray.actors.partition.state import PartitionState, Subscription, SubscriptionRef
 from velaray.actors.partition.subscription_properties import SetProperty
 from velaray.actors.runtime import Runtime
+from velaray.broker.partition import messages as m
 from velaray.broker.partition import remote_ids, transaction_view
 from velaray.broker.partition.maintenance import Maintenance
 from velaray.broker.partition.partition_reads import Entries, described_entry
@@ -122,7 +123,7 @@ def _id(partition: Partition, position: Position) -> list[int]:
     return [position.ledger_id, position.entry_id, partition.log.partition_index]
 
 
-async def subscriptions(partition: Partition, args: dict[str, Any]) -> list[str]:
+async def subscriptions(partition: Partition, request: m.Subscriptions) -> list[str]:
     """The names of the durable subscriptions."""
     return await partition.runtime.read(lambda state: sorted(state.subscriptions))
 
@@ -214,11 +215,11 @@ async def seek(partition: Partition, args: dict[str, Any]) -> list[int]:
     return _id(partition, partition.runtime.state.table.position_before(offset))
 
 
-async def find_unacked(partition: Partition, args: dict[str, Any]) -> int | None:
+async def find_unacked(partition: Partition, request: m.FindUnacked) -> int | None:
     """The offset of a subscription's ``number``-th (from 1) un-acknowledged entry, or None."""
-    await _subscription(partition, args["name"])
-    wanted = FindUnacked(args["number"], partition.log.end_offset)
-    return await partition.subscriptions.ask_subscription(args["name"], wanted)
+    await _subscription(partition, request.name)
+    wanted = FindUnacked(request.number, partition.log.end_offset)
+    return await partition.subscriptions.ask_subscription(request.name, wanted)
 
 
 async def message_status(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
@@ -279,7 +280,7 @@ async def expire(partition: Partition, args: dict[str, Any]) -> None:
 
 async def peek(partition: Partition, args: dict[str, Any]) -> dict[str, Any] | None:
     """The ``number``-th (from 1) un-acknowledged entry of a subscription, or None."""
-    offset = await find_unacked(partition, args)
+    offset = await find_unacked(partition, m.FindUnacked(args["name"], args["number"]))
     if offset is None:
         return None
     return await described_entry(partition.log, offset)
@@ -306,25 +307,24 @@ async def unacked_entries(partition: Partition, args: dict[str, Any]) -> dict[st
     return {"entries": entries, "next": offsets[-1] + 1 if len(offsets) >= most else None}
 
 
-async def has_subscription(partition: Partition, args: dict[str, Any]) -> None:
+async def has_subscription(partition: Partition, request: m.HasSubscription) -> None:
     """Raise `RemoteError` (NOT_FOUND) if the subscription of this name and incarnation was deleted.
 
     A superseded activation never answers it.
     """
-    found = await partition.read_certain(lambda state: state.subscriptions.get(args["name"]))
-    if found is None or found.ref.incarnation != args["incarnation"]:
+    found = await partition.read_certain(lambda state: state.subscriptions.get(request.name))
+    if found is None or found.ref.incarnation != request.incarnation:
         raise RemoteError(
-            Reason.NOT_FOUND, f"subscription {args['name']!r} of {partition.topic} was deleted"
+            Reason.NOT_FOUND, f"subscription {request.name!r} of {partition.topic} was deleted"
         )
 
 
-async def resume_dead_letters(partition: Partition, args: dict[str, Any]) -> None:
+async def resume_dead_letters(partition: Partition, request: m.ResumeDeadLetters) -> None:
     """Resume publishing the dead letters that a subscription decided on before a crash."""
-    await partition.subscriptions.resume_dead_letters(args["name"], args["incarnation"])
+    await partition.subscriptions.resume_dead_letters(request.name, request.incarnation)
 
 
 METHODS: dict[str, Callable[[Partition, dict[str, Any]], Awaitable[Any]]] = {
-    "subscriptions": subscriptions,
     "subscription_properties": subscription_properties,
     "subscription": subscription,
     "create_subscription": create_subscription,
@@ -332,7 +332,6 @@ METHODS: dict[str, Callable[[Partition, dict[str, Any]], Awaitable[Any]]] = {
     "set_replicated": set_replicated,
     "set_properties": set_properties,
     "seek": seek,
-    "find_unacked": find_unacked,
     "whereabouts": message_status,
     "skip_to": skip_to,
     "plan_undo": plan_undo,
@@ -340,6 +339,4 @@ METHODS: dict[str, Callable[[Partition, dict[str, Any]], Awaitable[Any]]] = {
     "expire": expire,
     "peek": peek,
     "unacked_entries": unacked_entries,
-    "has_subscription": has_subscription,
-    "resume_dead_letters": resume_dead_letters,
 }

@@ -12,6 +12,7 @@ from velaray.actors.sets.offset_sets import Range
 from velaray.actors.subscription.machine import Create, SubscriptionMachine, SubscriptionState
 from velaray.broker.actor_messages import ACTOR_REQUESTS
 from velaray.broker.journaled_actor import JournaledActor, WasDeleted
+from velaray.broker.partition.messages import HasSubscription, ResumeDeadLetters
 from velaray.broker.subscription import messages as m
 from velaray.broker.subscription.dead_letter_resumption import DeadLetterResumption
 from velaray.broker.subscription.dispatch_state import accepted, pairs
@@ -40,8 +41,8 @@ class SubscriptionActor(JournaledActor):
         self._partition_epoch = 0
         self._trace: Trace | None = None
         self._partition_key = ActorKey.of_partition(key.topic_name, key.topic_incarnation)
-        self._name = {"name": key.subscription, "incarnation": key.subscription_incarnation}
-        resume = partial(actor_system.call, self._partition_key, "resume_dead_letters", self._name)
+        resuming = ResumeDeadLetters(key.subscription, key.subscription_incarnation)
+        resume = partial(actor_system.request, self._partition_key, resuming)
         self._dead_letters = DeadLetterResumption(self, resume, lambda: self._partition is not None)
         self._undoing = UndoRequests(self)
 
@@ -68,8 +69,9 @@ class SubscriptionActor(JournaledActor):
 
         Raises `WasDeleted` with FENCED: the caller was superseded.
         """
+        question = HasSubscription(self.key.subscription, self.key.subscription_incarnation)
         try:
-            await self.actor_system.ask(self._partition_key, "has_subscription", self._name)
+            await self.actor_system.ask(self._partition_key, question)
         except RemoteError as error:
             if error.kind == Reason.NOT_FOUND:
                 raise WasDeleted(Reason.FENCED, f"{self.key} was deleted") from error

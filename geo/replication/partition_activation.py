@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from velaray.actors.machine import Reason
+from velaray.broker.actor_messages import Describe
 from velaray.broker.journaled_actor import WasDeleted
 from velaray.client.retry import Backoff
 from velaray.events.ids import ActorKey
@@ -63,7 +64,7 @@ class PartitionActivation:
         while not self._connected():
             await backoff.wait()
             try:
-                await self._actor.actor_system.ask(partition, "describe", {})
+                await self._actor.actor_system.ask(partition, Describe())
             except WasDeleted:
                 return
             except RemoteError as error:

@@ -1,0 +1,75 @@
+"""Requests of the wrong shape are refused by name, by each kind of actor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.local_cluster import LocalCluster
+from velaray.actors.machine import Reason
+from velaray.broker.actor_messages import Describe
+from velaray.broker.catalog.messages import EnsureTopic
+from velaray.broker.coordinator.messages import MayJoin
+from velaray.broker.partition.messages import HasSubscription
+from velaray.events.ids import ActorKey, TopicName
+from velaray.topology.messages import method_of
+from velaray.topology.rpc import RemoteError
+
+TOPIC = TopicName.parse("t")
+CATALOG = ActorKey.catalog()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with LocalCluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+def key_of(cluster: LocalCluster, kind: str) -> ActorKey:
+    if kind == "catalog":
+        return CATALOG
+    if kind == "coordinator":
+        return ActorKey.of_coordinator(0)
+    ensure = EnsureTopic(str(TOPIC))
+    found = cluster.run(cluster.actor_system.request(CATALOG, ensure))
+    partition = ActorKey.of_partition(TOPIC, found["incarnation"])
+    if kind == "partition":
+        return partition
+    return ActorKey.of_schema_registry(TOPIC, found["incarnation"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "args", "text"),
+    [
+        ("catalog", "ensure_topic", {}, "message EnsureTopic: field 'topic' is missing"),
+        ("coordinator", "abort", {"sequence": "1"}, "message Abort, field sequence"),
+        ("partition", "has_subscription", {"name": "s"}, "field 'incarnation' is missing"),
+        ("partition", "append", {"size": 1}, "message Append: unknown field 'size'"),
+        ("registry", "delete", {"through": None}, "message Delete, field through"),
+    ],
+)
+def test_a_request_of_the_wrong_shape_is_refused(
+    cluster: LocalCluster, kind: str, method: str, args: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(RemoteError) as refused:
+        cluster.run(cluster.actor_system.call(key_of(cluster, kind), method, args))
+    assert refused.value.kind == Reason.INVALID
+    assert text in refused.value.message
+
+
+@pytest.mark.parametrize("kind", ["catalog", "coordinator", "registry"])
+def test_an_actor_refuses_requests_of_another_kind(cluster: LocalCluster, kind: str) -> None:
+    with pytest.raises(RemoteError, match="unknown message 'HasSubscription'") as refused:
+        cluster.run(cluster.actor_system.request(key_of(cluster, kind), HasSubscription("s", 1)))
+    assert refused.value.kind == Reason.INVALID
+
+
+@pytest.mark.parametrize("kind", ["catalog", "coordinator", "partition", "registry"])
+def test_every_actor_describes_itself(cluster: LocalCluster, kind: str) -> None:
+    key = key_of(cluster, kind)
+    assert cluster.run(cluster.actor_system.request(key, Describe()))["key"] == key.text()
+
+
+def test_names_of_requests() -> None:
+    assert [method_of(each) for each in (MayJoin, Describe)] == ["may_join", "describe"]
