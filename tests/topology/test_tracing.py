@@ -116,7 +116,7 @@ def test_facts_keep_their_order_and_include_departures() -> None:
 def test_only_facts_are_noted() -> None:
     machine = SubscriptionMachine()
     state = machine.initial()
-    with pytest.raises(TypeError, match="EntriesAcked is no fact"):
+    with pytest.raises(TypeError, match="EntriesAcked isn't a fact"):
         machine.decide(state, Note([EntriesAcked()]), 0)
     decision = machine.decide(state, Note([ConsumerDetached(consumer=1)]), 0)
     before = machine.snapshot(state)
