@@ -91,7 +91,7 @@ class TypedValue(Schema[Any]):
         except _UNFIT as error:
             if not self.lenient:
                 version = int.from_bytes(message.schema_version(), "big")
-                wrong = undecodable(f"value of type {self.ddl}", error)
+                wrong = undecodable(f"a value of type {self.ddl}", error)
                 raise wrong.of(message.topic_name(), message.message_id(), version) from error
             return None
         return value

@@ -122,7 +122,9 @@ def test_lost_attempts_block_no_reader(cluster, topic):
         )
         assert await commit_sequence.commit(1, [ahead])
         assert await contents(client, topic) == [b"done", b"next"]
-        with pytest.raises(InvalidTxnStatusError, match="number 1 of commit sequence 'query-6' is over"):
+        with pytest.raises(
+            InvalidTxnStatusError, match="number 1 of commit sequence 'query-6' is over"
+        ):
             await commit_sequence.begin(number=1)
         with pytest.raises(InvalidConfiguration, match="number=-1"):
             await commit_sequence.begin(number=-1)

@@ -387,7 +387,7 @@ def test_what_can_not_be_decoded_says_which_message_and_why(client, topic):
         wrong.message_id(),
         None,
     )
-    assert error.reason == "it is no Reading: field sensor must be a str, not int 3"
+    assert error.reason == "it isn't a Reading: field sensor must be a str, not int 3"
     assert topic in str(error)
     assert error.reason in str(error)
     assert (wrong.data(), right.value()) == (b'{"sensor": 3}', Reading("a"))

@@ -270,8 +270,8 @@ def test_pairs_are_structs_of_key_and_value(publish, column, encoding):
     [
         (JsonSchema, b'{"sensor": 3}', "field sensor must be a str, not int 3"),
         (JsonSchema, b"{}", "field sensor must be a str, not left out"),
-        (JsonSchema, b"[", "it is no JSON"),
-        (AvroSchema, b"\x02", "it is no Avro of its schema"),
+        (JsonSchema, b"[", "it isn't JSON"),
+        (AvroSchema, b"\x02", "it isn't an Avro value of its schema"),
     ],
 )
 def test_what_can_not_be_decoded_is_named_or_null(publish, column, topic, make, payload, reason):
@@ -290,7 +290,7 @@ def test_a_time_that_no_column_has_room_for_can_not_be_decoded(publish, column, 
     times = definition({"name": "at", "type": MILLIS})
     publish(AvroSchema(None, longs), {"at": 1}, {"at": 1 << 62})
     typed = TypedValue(SchemaInfo(SchemaType.AVRO, "", json.dumps(times).encode()))
-    with pytest.raises(UndecodableMessage, match=r"no value of type struct.*out of bounds"):
+    with pytest.raises(UndecodableMessage, match=r"isn't a value of type struct.*out of bounds"):
         column(typed)
     lenient = TypedValue(typed.wanted, lenient=True)
     at = datetime(1970, 1, 1, 0, 0, 0, 1000, UTC)

@@ -148,7 +148,7 @@ PROOFS = [b"", b"test", system_proof(b"another key").encode(), b"\xff\xfe", b"\x
 def test_a_wrong_proof_is_refused(cluster: LocalCluster, proof: bytes) -> None:
     async def main() -> None:
         client = Client(cluster.service_url, authentication=Claims(proof))
-        with pytest.raises(velaray.AuthenticationError, match="actors of this cluster"):
+        with pytest.raises(velaray.AuthenticationError, match="an actor of this cluster"):
             await client.create_producer(str(EVENTS))
         with pytest.raises(velaray.AuthenticationError):
             await client.create_producer("anything")
