@@ -304,7 +304,7 @@ def test_every_value_is_stored_exactly_once_while_actors_die(
 @pytest.mark.parametrize(("pending", "expected"), [(1, 1), (3, 3), (1000, 9)])
 def test_what_is_on_its_way_is_bounded(client, topic, pending, expected):
     with client.create_producer(topic, max_pending_messages=pending) as producer:
-        inner = producer._producer._parts[0]
+        inner = producer._inner._parts[0]
         send_batch, on_its_way, most = inner.send_batch, [], []
 
         def counted(batch, done, transaction):
@@ -324,7 +324,7 @@ def test_what_is_on_its_way_is_bounded(client, topic, pending, expected):
 def test_a_failure_says_what_is_stored(client, catalog, topic):
     values = [b"%d" % n + b" " * 4000 for n in range(2000)]
     with client.create_producer(topic, max_pending_messages=1) as producer:
-        inner = producer._producer._parts[0]
+        inner = producer._inner._parts[0]
         send_batch, calls = inner.send_batch, []
 
         def terminated_meanwhile(batch, done, transaction):
