@@ -59,7 +59,7 @@ def test_a_command_without_a_cluster_says_what_it_waits_for(free: int) -> None:
     url = f"pulsar://127.0.0.1:{free}"
     *waiting, last = run("produce", "t", "-m", "x", "--service-url", url, "--timeout", "2")
     assert len(waiting) == 1 and f"127.0.0.1:{free}" in waiting[0]
-    assert "not done after 1 s, trying for 2 s" in waiting[0]
+    assert "not done after 1 s, retrying for up to 2 s" in waiting[0]
     assert last.startswith("Error: ") and "velaray start" in last
 
 

@@ -130,7 +130,7 @@ def _record(
                 raise ValueError(f"has no field {name}; it has {', '.join(fields)}")
             elif field != without_effect[name]:
                 raise ValueError(
-                    f"velaray doesn't apply {name}: leave it out, "
+                    f"has {name}, which velaray doesn't apply: leave it out, "
                     f"or give {json.dumps(without_effect[name])}"
                 )
         return found

@@ -192,7 +192,9 @@ def test_a_deletion_that_is_repeated_is_the_same_one() -> None:
 def test_a_deletion_takes_nothing_that_came_meanwhile() -> None:
     story = opened().when(Delete(0)).then_refused(Reason.NOT_FOUND, "no version 0")
     story.when(Register(ONE)).when(Register(TWO))
-    story.when(Delete(0)).then_refused(Reason.CONFLICT, "version 1 came meanwhile")
+    story.when(Delete(0)).then_refused(
+        Reason.CONFLICT, "version 1 was registered meanwhile: compare again"
+    )
 
 
 def test_a_consumer_may_register_again_after_a_deletion() -> None:

@@ -55,7 +55,7 @@ def test_an_acknowledgement_during_a_restart_can_be_repeated(
         refused.append(command)
         self._consumers.remove(found.consumer)
         on_ack(self, command)
-        self._consumers.add(*found)
+        self._consumers.add(found)
 
     monkeypatch.setattr(AcknowledgementHandlers, "on_ack", before_the_consumer_is_back)
     scenario = "acknowledgedDuringARestart"

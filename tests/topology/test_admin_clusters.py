@@ -11,8 +11,10 @@ import pytest
 
 from tests.support.local_cluster import LocalCluster
 from tests.topology.test_admin_api import V2, Http
+from velaray.broker.catalog.messages import PoliciesChanged, Watch
 from velaray.client.admin import Admin, Conflict, Invalid, NotFound, PreconditionFailed
 from velaray.events.ids import ActorKey
+from velaray.topology.messages import Codec, Message, Request
 from velaray.topology.rpc import RpcConnection
 
 SERVICE, ADMIN = "pulsar://b:6650", "http://b:8080"
@@ -221,16 +223,24 @@ def test_a_partition_gets_its_replication_targets_and_its_home(
 
 
 class Watcher:
-    """Counts what the catalog says to who follows a topic."""
+    """Counts the notices that the catalog sends to a partition."""
+
+    accepts = Codec(PoliciesChanged)
 
     def __init__(self) -> None:
         self.notices = 0
         self.heard = asyncio.Event()
 
     async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
-        raise AssertionError("the catalog asks nothing")
+        raise AssertionError("the catalog sends no requests")
 
     def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
+        raise AssertionError("the catalog sends typed notices")
+
+    async def answer(self, rpc_connection: RpcConnection, request: Request[Any]) -> Any:
+        raise AssertionError("the catalog sends no requests")
+
+    def receive(self, rpc_connection: RpcConnection, notice: Message) -> None:
         self.notices += 1
         self.heard.set()
 
@@ -244,7 +254,7 @@ def test_watchers_hear_of_clusters_and_tenants(acme: Admin, cluster: LocalCluste
     async def watch(topic: str, watcher: Watcher) -> None:
         rpc_connection = await cluster.actor_system.open_rpc(ActorKey.catalog(), watcher)
         found = await rpc_connection.request("topic", {"topic": topic})
-        await rpc_connection.request("watch", {"topic": topic, "incarnation": found["incarnation"]})
+        await rpc_connection.ask(Watch(topic, found["incarnation"]))
 
     async def heard(watcher: Watcher) -> None:
         await asyncio.wait_for(watcher.heard.wait(), 20)

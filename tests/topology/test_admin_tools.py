@@ -131,7 +131,7 @@ def test_values_without_effect_and_numbers_as_texts_are_taken(
                 "dispatchThrottlingRateInByte": -1,
                 "relativeToPublishRate": True,
             },
-            "relativeToPublishRate isn't applied",
+            "relativeToPublishRate, which velaray doesn't apply",
         ),
         ("retention", {"retentionTimeInMinutes": "ten", "retentionSizeInMB": 1}, "TimeInMinutes"),
         (
