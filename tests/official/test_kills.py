@@ -275,6 +275,8 @@ class _ConfirmingConsumer:
         self.confirmed: set[tuple[int, int]] = set()
         self.seen: set[tuple[int, int]] = set()
         self.again: list[tuple[int, int]] = []
+        #: What is acknowledged over this connection and has no receipt, by request id.
+        self.waiting: dict[int, tuple[int, int]] = {}
 
     async def run(self) -> None:
         while True:
@@ -290,7 +292,7 @@ class _ConfirmingConsumer:
         client = await RawClient.connect(address.host, address.service_port)
         await client.subscribe(self._topic, kind=pb.CommandSubscribe.Shared)
         client.flow(1000)
-        waiting: dict[int, tuple[int, int]] = {}
+        self.waiting = {}
         while not client.closed.is_set():
             for command, _ in client.received:
                 match command:
@@ -300,11 +302,11 @@ class _ConfirmingConsumer:
                         if place in self.confirmed:
                             self.again.append(place)
                         request_id = next(self._numbers)
-                        waiting[request_id] = place
+                        self.waiting[request_id] = place
                         client.send_ack(command, request_id)
                         client.flow(1)
                     case pb.CommandAckResponse() if not command.HasField("error"):
-                        self.confirmed.add(waiting.pop(command.request_id))
+                        self.confirmed.add(self.waiting.pop(command.request_id))
                     case pb.CommandCloseConsumer() | pb.CommandError():
                         client.close()
             client.received.clear()
@@ -328,6 +330,7 @@ def test_what_has_a_receipt_never_comes_again(local, connect, topic, kinds, seed
         killer.stop()
         eventually(lambda: len(consumer.seen) >= publisher.sent)
         eventually(lambda: backlog(local, topic, "s") == 0)
+        eventually(lambda: not consumer.waiting)
 
     async def main() -> None:
         consuming = asyncio.create_task(consumer.run())
