@@ -69,7 +69,7 @@ demo-migration: $(EXAMPLES) ## Move a tenant to another cluster under 2 times 16
 
 test: test-fast test-slow ## Run every test but the long ones (under 30 minutes on 2 cores)
 
-test-long: $(DEV) ## Run the tests that take a minute or more each (under 15 minutes)
+test-long: $(DEV) ## Run the tests that take a minute or more each, and the rest of those on Ray
 	$(PYTHON) -m pytest -m long -o faulthandler_timeout=0
 
 test-fast: $(DEV) ## Run the tests that need no Ray and little time (under 8 minutes)

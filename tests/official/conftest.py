@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,26 @@ from benchmarks.contract import Absent
 from tests.official import go_client
 from tests.official.support import LocalServer, RayServer, Server, topic_name
 from tests.support.local_cluster import LocalCluster
+
+FOLDER = Path(__file__).parent
+RAY_TESTS = 3
+"""The tests of each file that run on Ray in `make test`. On Ray the same code serves the same
+requests in other processes, so a few tests of each file show what differs. `make test-long` runs
+the others."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests on Ray as long, except for the first ones of each file."""
+    kept: Counter[Path] = Counter()
+    for item in items:
+        parameters = getattr(item, "callspec", None)
+        on_ray = parameters is not None and parameters.params.get("server") == "ray"
+        if not on_ray or item.path.parent != FOLDER:
+            continue
+        kept[item.path] += 1
+        if kept[item.path] > RAY_TESTS:
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(scope="module", params=["local", pytest.param("ray", marks=pytest.mark.ray)])

@@ -40,4 +40,4 @@ def test_a_seed_of_several_clusters_that_failed_once_is_sound(entry: dict[str, o
 @pytest.mark.slow
 def test_fresh_seeds_of_several_clusters_are_sound() -> None:
     first = FRESH + int.from_bytes(digest_of_code()[:3], "big")
-    assert_sound(simulate("--geo", "--first", str(first), "--seeds", "40"))
+    assert_sound(simulate("--geo", "--first", str(first), "--seeds", "20"))
