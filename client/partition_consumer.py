@@ -30,8 +30,9 @@ from velaray.client.message_id import MessageId
 from velaray.client.partition_acks import PartitionAcks
 from velaray.client.permits import Permits
 from velaray.client.read_position import ReadPosition
+from velaray.client.reconnecting import Reconnection
 from velaray.client.redelivering import Redeliverer
-from velaray.client.retry import TRANSIENT, Backoff
+from velaray.client.retry import TRANSIENT
 from velaray.client.subscription import Subscription
 from velaray.client.tail import Tail
 from velaray.client.topic_queries import TopicQueries
@@ -98,7 +99,9 @@ class PartitionConsumer:
         self._dead_letters = extras.dead_letters
         self._epoch = 0  # number of requests to redeliver everything
         self._ready = asyncio.Event()
-        self._reconnecting: asyncio.Task[None] | None = None
+        self._reconnection = Reconnection(
+            core, self._subscribe, self._attempt_failed, lambda: self.error is not None
+        )
         self._sending = Acknowledger(core, subscription, self)
         self._again = Redeliverer(core, subscription, self, self._sending.tracker, extras)
         self.acks = PartitionAcks(
@@ -122,7 +125,7 @@ class PartitionConsumer:
 
     def start_in_background(self) -> None:
         """Subscribe in the background; repeat until it succeeds or is refused permanently."""
-        self._reconnecting = self._core.spawn(self._reconnect())
+        self._reconnection.start()
 
     async def _subscribe(self) -> None:
         """Make one attempt to subscribe, then ask for messages."""
@@ -390,22 +393,14 @@ class PartitionConsumer:
             return  # lost while subscribing: that attempt fails
         self.connection = None
         if self.error is None and not self._core.closed:
-            self._reconnecting = self._core.spawn(self._reconnect())
+            self._reconnection.start()
 
-    async def _reconnect(self) -> None:
-        backoff = Backoff()
-        while self.error is None:
-            try:
-                await self._subscribe()
-            except _TRANSIENT as error:
-                logger.info("consumer of %s can't subscribe yet: %s", self.topic, error)
-            except VelarayError as error:
-                logger.warning("consumer of %s failed: %s", self.topic, error)
-                self._fail(error)
-            else:
-                break
-            await backoff.wait()
-        self._reconnecting = None
+    def _attempt_failed(self, error: VelarayError) -> None:
+        if isinstance(error, _TRANSIENT):
+            logger.info("consumer of %s can't subscribe yet: %s", self.topic, error)
+        else:
+            logger.warning("consumer of %s failed: %s", self.topic, error)
+            self._fail(error)
 
     # --- the end ---
 
@@ -422,8 +417,7 @@ class PartitionConsumer:
     def stop(self) -> None:
         """Leave at once; unacknowledged messages go to other consumers."""
         self._fail(AlreadyClosed(f"the consumer of {self.topic} is closed"))
-        if self._reconnecting is not None:
-            self._reconnecting.cancel()
+        self._reconnection.stop()
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.consumers.pop(self.consumer_id, None)

@@ -32,6 +32,7 @@ from velaray.client.options import ProducerOptions
 from velaray.client.pending_entries import PendingEntries
 from velaray.client.producer_registration import Registration
 from velaray.client.producer_schemas import ProducerSchemas
+from velaray.client.reconnecting import Reconnection
 from velaray.client.retry import TRANSIENT, Backoff
 from velaray.events.ids import MessageId as StoredId
 from velaray.events.ids import TopicName, TransactionId
@@ -91,7 +92,9 @@ class PartitionProducer:
         self._batches = Batching(options, core.loop, lambda entry: self._transmit(entry))
         self._learning: asyncio.Task[bytes] | None = None
         self._connection: Connection | None = None
-        self._reconnecting: asyncio.Task[None] | None = None
+        self._reconnection = Reconnection(
+            core, self._register, self._attempt_failed, lambda: self.error is not None
+        )
         self._begun = asyncio.Event()
         self._early: list[Callable[[], None]] = []
         self._awaited: set[asyncio.Future[None]] = set()
@@ -113,7 +116,7 @@ class PartitionProducer:
     @property
     def started(self) -> bool:
         """Whether the producer was registered before, or is being registered."""
-        return self.begun or self._reconnecting is not None
+        return self.begun or self._reconnection.running
 
     async def start(self) -> None:
         """Register. Raises the service's refusal, or `Timeout`.
@@ -135,7 +138,7 @@ class PartitionProducer:
     def start_lazily(self) -> None:
         """Register in the background; messages wait until then."""
         if not self.started and self.error is None:
-            self._reconnecting = self._core.spawn(self._reconnect())
+            self._reconnection.start()
 
     async def ready(self) -> None:
         """Wait until the producer was registered once. Raises the error that ended it."""
@@ -332,7 +335,7 @@ class PartitionProducer:
             return  # lost while registering: that attempt fails
         self._connection = None
         if self.error is None and not self._core.closed:
-            self._reconnecting = self._core.spawn(self._reconnect())
+            self._reconnection.start()
 
     def _switched(self) -> None:
         """Handle a switch to another cluster, which doesn't have this cluster's transactions."""
@@ -370,24 +373,16 @@ class PartitionProducer:
         for sent in self._pending.entries:
             sent.stamp(versions)
 
-    async def _reconnect(self) -> None:
-        backoff = Backoff()
-        while self.error is None:
-            try:
-                await self._register()
-            except _TRANSIENT as error:
-                logger.info("producer on %s can't reconnect yet: %s", self.topic, error)
-                if not self.begun and not isinstance(error, TRANSIENT):
-                    self._fail(error)
-                elif isinstance(error, ProducerBlockedQuotaExceededException):
-                    self._pending.fail_all(self._pending.take_all(), error)
-            except VelarayError as error:
-                logger.warning("producer on %s failed: %s", self.topic, error)
-                self._fail(error)
-            else:
-                break
-            await backoff.wait()
-        self._reconnecting = None
+    def _attempt_failed(self, error: VelarayError) -> None:
+        if not isinstance(error, _TRANSIENT):
+            logger.warning("producer on %s failed: %s", self.topic, error)
+            self._fail(error)
+            return
+        logger.info("producer on %s can't reconnect yet: %s", self.topic, error)
+        if not self.begun and not isinstance(error, TRANSIENT):
+            self._fail(error)
+        elif isinstance(error, ProducerBlockedQuotaExceededException):
+            self._pending.fail_all(self._pending.take_all(), error)
 
     # --- the end ---
 
@@ -407,8 +402,7 @@ class PartitionProducer:
     def stop(self) -> None:
         """Stop at once: messages without a receipt fail with `AlreadyClosed`."""
         self._fail(AlreadyClosed(f"the producer on {self.topic} is closed"))
-        if self._reconnecting is not None:
-            self._reconnecting.cancel()
+        self._reconnection.stop()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.producers.pop(self._id, None)
