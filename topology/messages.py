@@ -28,12 +28,13 @@ from typing import Any, Generic, TypeVar, Union, get_args
 
 import msgspec
 import msgspec.structs
-from msgspec import field
+from msgspec import Meta, field
 
 __all__ = [
     "Codec",
     "Message",
     "MessageError",
+    "Meta",
     "Request",
     "decode_reply",
     "encode",

@@ -42,9 +42,9 @@ def service_url(name: str = "standalone") -> str:
 def handle(topic: str, name: str = "standalone") -> Any:
     """The Ray handle of a topic partition's actor, which is activated if necessary.
 
-    ``handle.call.remote(method, args)`` calls a method of
-    `velaray.broker.partition.partition_admin`. Raises `NoClusterError`, or the catalog's error if
-    the topic may not exist.
+    ``handle.call.remote("entry_at", {"position": [1, 0]})`` sends the request `EntryAt` of
+    `velaray.broker.partition.messages`; other requests are named likewise. Raises
+    `NoClusterError`, or the catalog's error if the topic may not exist.
     """
     parsed = TopicName.parse(topic)
     return ray.get(proxy(name).handle.remote(str(parsed)))

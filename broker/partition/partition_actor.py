@@ -18,7 +18,7 @@ from velaray.actors.partition.remote_transactions import is_remote
 from velaray.actors.partition.state import PartitionState
 from velaray.actors.partition.trimming import ForgetTrimmed
 from velaray.actors.runtime import Runtime, Stopped
-from velaray.broker.actor_messages import Describe
+from velaray.broker.actor_messages import ACTOR_REQUESTS, Describe
 from velaray.broker.catalog.messages import Serving, Watch
 from velaray.broker.garbage_collection.deletion import is_deletion_topic
 from velaray.broker.journaled_actor import JournaledActor, WasDeleted
@@ -54,7 +54,7 @@ from velaray.journal.errors import JournalError
 from velaray.journal.journal import JournalSettings
 from velaray.topology.actor_system import ActorSystem, Address, Unreachable
 from velaray.topology.config import PartitionSync
-from velaray.topology.messages import Message, method_of
+from velaray.topology.messages import Codec, Message, method_of
 from velaray.topology.metrics import Sample
 from velaray.topology.rpc import RemoteError
 from velaray.wire.connection import WireConnection
@@ -63,6 +63,18 @@ _EXPIRY_CHECK_S = 600.0
 
 MakeGeoReplication = Callable[["PartitionActor", Callable[[], None]], GeoReplication]
 """Creates it for a partition. The second argument is called when more may be readable."""
+
+
+HANDLERS: dict[type[Message], Callable[[PartitionActor, Any], Awaitable[Any]]] = {
+    **partition_stats.HANDLERS,
+    **partition_admin.HANDLERS,
+    **partition_reads.HANDLERS,
+    **subscription_admin.HANDLERS,
+    **transaction_view.HANDLERS,
+    m.DescribeSubscription: subscription_view.describe_subscription,
+    m.Append: dead_letters.append,
+}
+"""The requests that a partition answers by itself."""
 
 
 def _hosted(partition: PartitionActor) -> HostedPartition:
@@ -86,7 +98,7 @@ def _hosted(partition: PartitionActor) -> HostedPartition:
 class PartitionActor(JournaledActor):
     """Serves producers and consumers of one topic partition."""
 
-    accepts = m.TO_PARTITION
+    accepts = Codec(*ACTOR_REQUESTS, *HANDLERS)
     runtime: Runtime[PartitionState]
 
     def __init__(
@@ -303,9 +315,8 @@ class PartitionActor(JournaledActor):
         return [*await super().metrics(), *await self.meter.samples()]
 
     async def call(self, method: str, args: dict[str, Any]) -> Any:
-        """Answer `CALLS`, those of replication and migration, and those of every actor."""
-        handler = CALLS.get(method)
-        bound = self.geo.methods.get(method) if handler is None else partial(handler, self)
+        """Answer by name: those of replication and migration, and those of `accepts`."""
+        bound = self.geo.methods.get(method)
         if bound is None:
             return await super().call(method, args)
         with self.geo.fence.passing(method):
@@ -318,24 +329,3 @@ class PartitionActor(JournaledActor):
             return await super().handle(request)
         with self.geo.fence.passing(method_of(type(request))):
             return await handler(self, request)
-
-
-CALLS: dict[str, Callable[[PartitionActor, dict[str, Any]], Awaitable[Any]]] = {
-    **partition_stats.METHODS,
-    **partition_admin.METHODS,
-    **partition_reads.METHODS,
-    **subscription_admin.METHODS,
-    **transaction_view.METHODS,
-    "describe_subscription": subscription_view.describe_subscription,
-}
-"""The calls that a partition answers by name, besides those of replication and migration."""
-
-HANDLERS: dict[type[Message], Callable[[PartitionActor, Any], Awaitable[Any]]] = {
-    m.Append: dead_letters.append,
-    m.EndTransaction: partition_admin.end_transaction,
-    m.Subscriptions: subscription_admin.subscriptions,
-    m.FindUnacked: subscription_admin.find_unacked,
-    m.HasSubscription: subscription_admin.has_subscription,
-    m.ResumeDeadLetters: subscription_admin.resume_dead_letters,
-}
-"""The requests that a partition answers."""

@@ -14,9 +14,10 @@ from velaray.actors.partition.machine import Terminate
 from velaray.actors.partition.producer_transfer import AdoptProducers, plain_rows, read_rows
 from velaray.actors.partition.state import PartitionState
 from velaray.actors.runtime import Runtime
+from velaray.broker.partition import messages as m
 from velaray.broker.partition.compactor import Compactor
-from velaray.broker.partition.messages import EndTransaction
 from velaray.events.ids import Position, TransactionId
+from velaray.topology.messages import Message
 from velaray.topology.rpc import RemoteError
 
 
@@ -70,7 +71,7 @@ def _id(partition: Partition, position: Position) -> list[int]:
     return [position.ledger_id, position.entry_id, partition.log.partition_index]
 
 
-async def terminate(partition: Partition, args: dict[str, Any]) -> list[int]:
+async def terminate(partition: Partition, request: m.Terminate) -> m.Id:
     """Terminate the topic, so that it accepts no more messages; return the last message id.
     Idempotent."""
     reply = await partition.runtime.ask(Terminate())
@@ -80,23 +81,23 @@ async def terminate(partition: Partition, args: dict[str, Any]) -> list[int]:
     return _id(partition, reply.last_position)
 
 
-async def compact(partition: Partition, args: dict[str, Any]) -> None:
+async def compact(partition: Partition, request: m.Compact) -> None:
     """Start a compaction. Raises `RemoteError` (CONFLICT) while one runs."""
     partition.compactor.trigger()
 
 
-async def compaction_status(partition: Partition, args: dict[str, Any]) -> dict[str, str]:
+async def compaction_status(partition: Partition, request: m.CompactionStatus) -> dict[str, str]:
     """The status of the last compaction: NOT_RUN, RUNNING, SUCCESS or ERROR, and its error."""
     return partition.compactor.described()
 
 
-async def last_message_id(partition: Partition, args: dict[str, Any]) -> list[int]:
+async def last_message_id(partition: Partition, request: m.LastMessageId) -> m.Id:
     """The last entry's id; entry id -1 if there is none."""
     table = partition.runtime.state.table
     return _id(partition, table.position_before(partition.log.end_offset))
 
 
-async def end_transaction(partition: Partition, request: EndTransaction) -> list[str]:
+async def end_transaction(partition: Partition, request: m.EndTransaction) -> list[str]:
     """Apply a coordinator's verdict to this partition or one of its subscriptions; return the
     clusters that need the names of its participants."""
     transaction = TransactionId(request.coordinator, request.sequence)
@@ -106,7 +107,7 @@ async def end_transaction(partition: Partition, request: EndTransaction) -> list
     return list(clusters)
 
 
-async def newest_origins(partition: Partition, args: dict[str, Any]) -> dict[str, list[int]]:
+async def newest_origins(partition: Partition, request: m.Origins) -> dict[str, list[int]]:
     """The newest durable position from each cluster that replicates to this one."""
     return await partition.runtime.read(
         lambda state: {
@@ -115,34 +116,35 @@ async def newest_origins(partition: Partition, args: dict[str, Any]) -> dict[str
     )
 
 
-async def export_producers(partition: Partition, args: dict[str, Any]) -> list[Any]:
+async def export_producers(partition: Partition, request: m.ExportProducers) -> list[list[Any]]:
     """The state of every producer, for a partition of another cluster to adopt."""
     return await partition.runtime.read(plain_rows)
 
 
-async def adopt_producers(partition: Partition, args: dict[str, Any]) -> int:
+async def adopt_producers(partition: Partition, request: m.AdoptProducers) -> int:
     """Take over the producer state in ``rows`` of `export_producers`, or that of the replicated
     entries of cluster ``origin``. Returns the number of producers whose state advanced.
 
     It is idempotent and never lowers a sequence id.
     """
     try:
-        rows = read_rows(args.get("rows", ()))
+        rows = read_rows(request.rows)
     except (TypeError, ValueError) as error:
         raise RemoteError(Reason.INVALID, f"rows of producers: {error}") from error
-    reply = await partition.runtime.ask(AdoptProducers(rows, args.get("origin", "")))
+    reply = await partition.runtime.ask(AdoptProducers(rows, request.origin))
     if isinstance(reply, Refusal):
         raise RemoteError(reply.reason, reply.message)
     adopted: int = reply.producers
     return adopted
 
 
-METHODS: dict[str, Callable[[Partition, dict[str, Any]], Awaitable[Any]]] = {
-    "terminate": terminate,
-    "compact": compact,
-    "compaction_status": compaction_status,
-    "last_message_id": last_message_id,
-    "origins": newest_origins,
-    "export_producers": export_producers,
-    "adopt_producers": adopt_producers,
+HANDLERS: dict[type[Message], Callable[[Partition, Any], Awaitable[Any]]] = {
+    m.Terminate: terminate,
+    m.Compact: compact,
+    m.CompactionStatus: compaction_status,
+    m.LastMessageId: last_message_id,
+    m.EndTransaction: end_transaction,
+    m.Origins: newest_origins,
+    m.ExportProducers: export_producers,
+    m.AdoptProducers: adopt_producers,
 }

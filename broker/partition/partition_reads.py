@@ -9,12 +9,13 @@ from velaray.actors.machine import Reason
 from velaray.actors.partition.ledger_table import NoSuchEntryError
 from velaray.actors.partition.state import PartitionState
 from velaray.actors.runtime import Runtime
+from velaray.broker.partition import messages as m
 from velaray.broker.partition import remote_ids
 from velaray.broker.partition.entries import CachedEntry
 from velaray.broker.partition.maintenance import Maintenance
 from velaray.broker.subscription.messages import GetUnacked
 from velaray.events.ids import Position
-from velaray.topology.messages import ReplyT, Request
+from velaray.topology.messages import Message, ReplyT, Request
 from velaray.topology.rpc import RemoteError
 from velaray.wire.messages import read_metadata, split_entry
 
@@ -70,7 +71,7 @@ class Partition(Protocol):
         ...
 
 
-async def described_entry(partition: Entries, offset: int) -> dict[str, Any]:
+async def described_entry(partition: Entries, offset: int) -> m.Entry:
     """The entry at ``offset``: its id, its metadata and its payload, as they are stored."""
     entry = await partition.entry(offset)
     metadata, payload = split_entry(entry.data)
@@ -84,9 +85,9 @@ async def described_entry(partition: Entries, offset: int) -> dict[str, Any]:
     }
 
 
-async def entry_at(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
+async def entry_at(partition: Partition, request: m.EntryAt) -> m.Entry:
     """The entry at ``position``. Raises `RemoteError` (NOT_FOUND) if there is none."""
-    position = Position(*args["position"])
+    position = Position(*request.position)
     try:
         offset = partition.runtime.state.table.offset_of(position)
         if offset < partition.log.end_offset:
@@ -96,7 +97,7 @@ async def entry_at(partition: Partition, args: dict[str, Any]) -> dict[str, Any]
     raise RemoteError(Reason.NOT_FOUND, f"{partition.topic} has no entry {position}")
 
 
-async def nth_entry(partition: Partition, args: dict[str, Any]) -> dict[str, Any] | None:
+async def nth_entry(partition: Partition, request: m.NthEntry) -> m.Entry | None:
     """The ``number``-th (from 1) entry, counted from the oldest one or (``latest``) back from the
     newest one; the last one in that direction if there are fewer. None for an empty log."""
     table, end = partition.runtime.state.table, partition.log.end_offset
@@ -104,8 +105,8 @@ async def nth_entry(partition: Partition, args: dict[str, Any]) -> dict[str, Any
     count = sum(run.entries for run in runs)
     if not count:
         return None
-    steps = min(args["number"], count) - 1
-    steps = count - 1 - steps if args["latest"] else steps
+    steps = min(request.number, count) - 1
+    steps = count - 1 - steps if request.latest else steps
     for run in runs:
         if steps < run.entries:
             offset = table.offset_of(Position(run.ledger_id, run.first_entry + steps))
@@ -114,37 +115,36 @@ async def nth_entry(partition: Partition, args: dict[str, Any]) -> dict[str, Any
     raise AssertionError("the runs hold fewer entries than their counts say")
 
 
-async def id_at_time(partition: Partition, args: dict[str, Any]) -> list[int] | None:
+async def id_at_time(partition: Partition, request: m.IdAtTime) -> m.Id | None:
     """The id of the first entry that was published at ``time_ms`` or later; None if there is
     none."""
-    offset = await partition.log.offset_at_time(args["time_ms"])
+    offset = await partition.log.offset_at_time(request.time_ms)
     if offset >= partition.log.end_offset:
         return None
     position = partition.log.position_of(offset)
     return [position.ledger_id, position.entry_id, partition.log.partition_index]
 
 
-async def backlog_size(partition: Partition, args: dict[str, Any]) -> int:
+async def backlog_size(partition: Partition, request: m.BacklogSize) -> int:
     """The approximate number of bytes from ``position`` on."""
-    offset = remote_ids.at_or_after(partition.log, Position(*args["position"]))
+    offset = remote_ids.at_or_after(partition.log, Position(*request.position))
     return partition.maintenance.backlog.bytes_from(offset)
 
 
-async def analyze_backlog(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
+async def analyze_backlog(partition: Partition, request: m.AnalyzeBacklog) -> m.Backlog:
     """Count a subscription's unacknowledged entries and messages by reading them.
 
     The count starts at ``position``, if it is given. ``complete`` is false if the limit of one
     analysis was reached.
     """
-    if not await partition.runtime.read(lambda state: args["name"] in state.subscriptions):
-        text = f"{partition.topic} has no subscription {args['name']!r}"
-        raise RemoteError(Reason.NOT_FOUND, text)
-    given = args.get("position")
+    name, given = request.name, request.position
+    if not await partition.runtime.read(lambda state: name in state.subscriptions):
+        raise RemoteError(Reason.NOT_FOUND, f"{partition.topic} has no subscription {name!r}")
     first = 0 if given is None else remote_ids.at_or_after(partition.log, Position(*given))
     entries, messages = 0, 0
     while entries < SCAN_MOST:
         wanted = GetUnacked(first, _AT_ONCE, partition.log.end_offset)
-        flat = await partition.subscriptions.ask_subscription(args["name"], wanted)
+        flat = await partition.subscriptions.ask_subscription(name, wanted)
         offsets = [at for span in map(range, flat[::2], flat[1::2]) for at in span]
         for offset in offsets:
             entries, messages = entries + 1, messages + (await partition.log.entry(offset)).messages
@@ -154,16 +154,16 @@ async def analyze_backlog(partition: Partition, args: dict[str, Any]) -> dict[st
     return {"entries": entries, "messages": messages, "complete": False}
 
 
-async def maintenance(partition: Partition, args: dict[str, Any]) -> None:
+async def maintenance(partition: Partition, request: m.Upkeep) -> None:
     """Run one round of maintenance: expiry, quotas, trimming."""
     await partition.maintenance.once()
 
 
-METHODS: dict[str, Callable[[Partition, dict[str, Any]], Awaitable[Any]]] = {
-    "entry_at": entry_at,
-    "nth_entry": nth_entry,
-    "id_at_time": id_at_time,
-    "backlog_size": backlog_size,
-    "analyze_backlog": analyze_backlog,
-    "upkeep": maintenance,
+HANDLERS: dict[type[Message], Callable[[Partition, Any], Awaitable[Any]]] = {
+    m.EntryAt: entry_at,
+    m.NthEntry: nth_entry,
+    m.IdAtTime: id_at_time,
+    m.BacklogSize: backlog_size,
+    m.AnalyzeBacklog: analyze_backlog,
+    m.Upkeep: maintenance,
 }

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from velaray.actors.partition.state import PartitionState, Subscription
 from velaray.actors.runtime import Runtime
+from velaray.broker.partition import messages as m
 from velaray.broker.partition.compactor import Compactor
 from velaray.broker.partition.entries import EntryCache
 from velaray.broker.partition.geo_replication import GeoReplication
@@ -23,7 +24,7 @@ from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.subscription.messages import GetStats, GetUnacked, Stats
 from velaray.broker.topic_policies import TopicPolicies
 from velaray.events.ids import Position
-from velaray.topology.messages import ReplyT, Request
+from velaray.topology.messages import Message, ReplyT, Request
 
 
 class Log(Protocol):
@@ -142,7 +143,7 @@ async def _backlog_stats(partition: Partition, marks: list[int]) -> dict[str, An
     }
 
 
-async def stats(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
+async def stats(partition: Partition, request: m.Stats) -> dict[str, Any]:
     """Counters of the log, its producers and its subscriptions."""
     end_offset = partition.log.end_offset
     log = await partition.runtime.read(lambda state: _log_stats(state, end_offset))
@@ -185,7 +186,7 @@ async def stats(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
 
 
 async def individually_acked(
-    partition: Partition, args: dict[str, Any]
+    partition: Partition, request: m.IndividuallyAcked
 ) -> dict[str, list[tuple[int, int, int]]]:
     """The entries acknowledged beyond each durable subscription's mark-delete, as runs
     (ledger, first, last) within one ledger."""
@@ -208,7 +209,7 @@ async def individually_acked(
     return found
 
 
-METHODS: dict[str, Callable[[Partition, dict[str, Any]], Awaitable[Any]]] = {
-    "stats": stats,
-    "individually_acked": individually_acked,
+HANDLERS: dict[type[Message], Callable[[Partition, Any], Awaitable[Any]]] = {
+    m.Stats: stats,
+    m.IndividuallyAcked: individually_acked,
 }

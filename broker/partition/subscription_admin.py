@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from velaray.actors.machine import Reason, Refusal
@@ -19,7 +19,7 @@ from velaray.broker.partition.partition_reads import Entries, described_entry
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.subscription.messages import FindUnacked, GetUnacked, LocateEntry, SkipTo
 from velaray.events.ids import Position
-from velaray.topology.messages import ReplyT, Request
+from velaray.topology.messages import Message, ReplyT, Request
 from velaray.topology.rpc import RemoteError
 from velaray.wire.messages import split_entry
 from velaray.wire.replication import REPLICATED_SUBSCRIPTION, REPLICATOR_PREFIX
@@ -119,7 +119,11 @@ async def _subscription(partition: Partition, name: str) -> Subscription:
     return found
 
 
-def _id(partition: Partition, position: Position) -> list[int]:
+def _at_or_after(partition: Partition, position: Sequence[int]) -> int:
+    return remote_ids.at_or_after(partition.log, Position(position[0], position[1]))
+
+
+def _id(partition: Partition, position: Position) -> m.Id:
     return [position.ledger_id, position.entry_id, partition.log.partition_index]
 
 
@@ -129,7 +133,7 @@ async def subscriptions(partition: Partition, request: m.Subscriptions) -> list[
 
 
 async def subscription_properties(
-    partition: Partition, args: dict[str, Any]
+    partition: Partition, request: m.SubscriptionProperties
 ) -> dict[str, dict[str, str]]:
     """The properties of the durable subscriptions, by name; no subscription is activated."""
     return await partition.runtime.read(
@@ -139,48 +143,42 @@ async def subscription_properties(
     )
 
 
-async def subscription(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
+async def subscription(partition: Partition, request: m.Subscription) -> m.Ref:
     """The incarnation of a durable subscription, and the offset of its creation."""
-    ref = (await _subscription(partition, args["name"])).ref
+    ref = (await _subscription(partition, request.name)).ref
     return {"incarnation": ref.incarnation, "start_offset": ref.start_offset}
 
 
-async def create_subscription(partition: Partition, args: dict[str, Any]) -> None:
+async def create_subscription(partition: Partition, request: m.CreateSubscription) -> None:
     """Create a durable subscription at ``position``, "earliest" or "latest"."""
-    at = args.get("position", "latest")
-    start: StartAt | int
-    if isinstance(at, str):
-        start = StartAt(at)
-    else:
-        start = remote_ids.at_or_after(partition.log, Position(at[0], at[1]))
-    await partition.subscriptions.create_subscription(
-        args["name"], start, args.get("properties", {})
-    )
+    at = request.position
+    start = at if isinstance(at, StartAt) else _at_or_after(partition, at)
+    await partition.subscriptions.create_subscription(request.name, start, request.properties)
 
 
-async def delete_subscription(partition: Partition, args: dict[str, Any]) -> None:
+async def delete_subscription(partition: Partition, request: m.DeleteSubscription) -> None:
     """Delete a durable subscription; refused while consumers are connected unless ``force``."""
-    name = args["name"]
+    name = request.name
     _check_no_replicator(name, "deleted")
     await _subscription(partition, name)
     channel = partition.subscriptions.channels.get(name)
-    if channel is not None and channel.consumers and not args.get("force"):
+    if channel is not None and channel.consumers and not request.force:
         raise RemoteError(Reason.BUSY, f"subscription {name!r} has connected consumers")
     await partition.deletion.delete_subscription(DeleteSubscription(name))
 
 
-async def set_replicated(partition: Partition, args: dict[str, Any]) -> None:
+async def set_replicated(partition: Partition, request: m.SetReplicated) -> None:
     """Set whether a subscription's progress is replicated to other clusters."""
-    _check_no_replicator(args["name"], "replicated")
-    await partition.subscriptions.set_replicated(args["name"], replicated=args["replicated"])
+    _check_no_replicator(request.name, "replicated")
+    await partition.subscriptions.set_replicated(request.name, replicated=request.replicated)
 
 
-async def set_properties(partition: Partition, args: dict[str, Any]) -> None:
+async def set_properties(partition: Partition, request: m.SetProperties) -> None:
     """Replace the ``properties`` of a subscription.
 
     The property that says whether it is replicated stays as it is.
     """
-    name, wanted = args["name"], args["properties"]
+    name, wanted = request.name, request.properties
     _check_no_replicator(name, "changed")
     known = (await _subscription(partition, name)).properties
     for key in sorted({*known, *wanted} - {REPLICATED_SUBSCRIPTION}):
@@ -203,15 +201,16 @@ async def _reset(partition: Partition, name: str, offset: int, reason: str) -> N
     await partition.cursors.reset_subscription(name, offset, reason)
 
 
-async def seek(partition: Partition, args: dict[str, Any]) -> list[int]:
+async def seek(partition: Partition, request: m.Seek) -> m.Id:
     """Move a subscription to ``position`` or to publish time ``time_ms``; return the new
     position."""
-    if "time_ms" in args:
-        offset = await partition.log.offset_at_time(args["time_ms"])
+    if request.time_ms is not None:
+        offset = await partition.log.offset_at_time(request.time_ms)
+    elif request.position is not None:
+        offset = _at_or_after(partition, request.position)
     else:
-        ledger_id, entry_id = args["position"][:2]
-        offset = remote_ids.at_or_after(partition.log, Position(ledger_id, entry_id))
-    await _reset(partition, args["name"], offset, "seek by an administrator")
+        raise RemoteError(Reason.INVALID, "give a position or time_ms")
+    await _reset(partition, request.name, offset, "seek by an administrator")
     return _id(partition, partition.runtime.state.table.position_before(offset))
 
 
@@ -222,88 +221,88 @@ async def find_unacked(partition: Partition, request: m.FindUnacked) -> int | No
     return await partition.subscriptions.ask_subscription(request.name, wanted)
 
 
-async def message_status(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
+async def message_status(partition: Partition, request: m.Whereabouts) -> dict[str, Any]:
     """The status of the entry at ``position`` in a subscription. Facts about deliveries so far are
     durable on return.
 
     Raises `RemoteError` (NOT_FOUND) if there is no such entry.
     """
-    await _subscription(partition, args["name"])
-    position = Position(*args["position"])
+    await _subscription(partition, request.name)
+    position = Position(*request.position)
     try:
         offset = partition.runtime.state.table.offset_of(position)
     except NoSuchEntryError as error:
         raise RemoteError(Reason.NOT_FOUND, str(error)) from error
-    found = await partition.subscriptions.ask_subscription(args["name"], LocateEntry(offset))
+    found = await partition.subscriptions.ask_subscription(request.name, LocateEntry(offset))
     return transaction_view.unsettled(partition, offset) or found
 
 
-async def skip_to(partition: Partition, args: dict[str, Any]) -> None:
+async def skip_to(partition: Partition, request: m.SkipTo) -> None:
     """Acknowledge everything before ``offset`` or ``position`` (without either: the whole backlog),
     durably."""
-    await _subscription(partition, args["name"])
+    await _subscription(partition, request.name)
     end = partition.log.end_offset
-    if "position" in args:
-        offset = remote_ids.at_or_after(partition.log, Position(*args["position"]))
+    if request.position is not None:
+        offset = _at_or_after(partition, request.position)
     else:
-        offset = min(args.get("offset", end), end)
+        offset = end if request.offset is None else min(request.offset, end)
     await partition.log.sync()
-    await partition.subscriptions.ask_subscription(args["name"], SkipTo(end, offset))
-    partition.maintenance.touched(args["name"])
+    await partition.subscriptions.ask_subscription(request.name, SkipTo(end, offset))
+    partition.maintenance.touched(request.name)
 
 
-async def plan_undo(partition: Partition, args: dict[str, Any]) -> dict[str, Any] | None:
+async def plan_undo(partition: Partition, request: m.PlanUndo) -> dict[str, Any] | None:
     """What `undo` would change: back to after event ``sequence``, to time ``at_ms`` or, without
     either, to before the last move. None if the cursor hasn't moved since."""
-    name = args["name"]
+    name = request.name
     await _subscription(partition, name)
-    plan = await partition.cursors.plan_undo(name, [args.get("sequence"), args.get("at_ms")])
+    plan = await partition.cursors.plan_undo(name, [request.sequence, request.at_ms])
     return None if plan is None else {"topic": partition.topic, **plan}
 
 
-async def undo(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
+async def undo(partition: Partition, request: m.Undo) -> dict[str, Any]:
     """Undo moves of a subscription's cursor, back to after event ``sequence``.
 
     An undo is a move itself, so repeating it without an event would undo it.
     """
-    name = args["name"]
+    name = request.name
     await _subscription(partition, name)
-    found = await partition.cursors.undo(name, [args["sequence"], None])
+    found = await partition.cursors.undo(name, [request.sequence, None])
     partition.maintenance.touched(name)
     return {"topic": partition.topic, **found}
 
 
-async def expire(partition: Partition, args: dict[str, Any]) -> None:
+async def expire(partition: Partition, request: m.Expire) -> None:
     """Expire a subscription's messages that are older than ``age_ms``."""
-    await partition.maintenance.expire(args["name"], args["age_ms"])
+    await partition.maintenance.expire(request.name, request.age_ms)
 
 
-async def peek(partition: Partition, args: dict[str, Any]) -> dict[str, Any] | None:
+async def peek(partition: Partition, request: m.Peek) -> m.Entry | None:
     """The ``number``-th (from 1) un-acknowledged entry of a subscription, or None."""
-    offset = await find_unacked(partition, m.FindUnacked(args["name"], args["number"]))
+    offset = await find_unacked(partition, m.FindUnacked(request.name, request.number))
     if offset is None:
         return None
     return await described_entry(partition.log, offset)
 
 
-async def unacked_entries(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
+async def unacked_entries(partition: Partition, request: m.UnackedEntries) -> m.Unacked:
     """The first ``most`` entries from offset ``first`` on that a subscription hasn't acknowledged.
 
     ``next`` is the offset to continue at; None at the end. Delayed and delivered entries are
     included.
     """
-    name, first, most = args["name"], args["first"], args["most"]
+    name, first, most = request.name, request.first, request.most
     await _subscription(partition, name)
     end = partition.log.end_offset
     flat = await partition.subscriptions.ask_subscription(name, GetUnacked(first, most, end))
     ranges = map(range, flat[::2], flat[1::2])
     offsets = [offset for each in ranges for offset in each]
-    entries = []
+    entries: list[tuple[m.Id, bytes, bytes]] = []
     for offset in offsets:
         with contextlib.suppress(NoSuchEntryError):  # it was acknowledged meanwhile, and trimmed
             metadata, payload = split_entry((await partition.log.entry(offset)).data)
             found = _id(partition, partition.log.position_of(offset))
-            entries.append([found, metadata.SerializeToString(), bytes(payload)])
+            entries.append((found, metadata.SerializeToString(), bytes(payload)))
     return {"entries": entries, "next": offsets[-1] + 1 if len(offsets) >= most else None}
 
 
@@ -324,19 +323,23 @@ async def resume_dead_letters(partition: Partition, request: m.ResumeDeadLetters
     await partition.subscriptions.resume_dead_letters(request.name, request.incarnation)
 
 
-METHODS: dict[str, Callable[[Partition, dict[str, Any]], Awaitable[Any]]] = {
-    "subscription_properties": subscription_properties,
-    "subscription": subscription,
-    "create_subscription": create_subscription,
-    "delete_subscription": delete_subscription,
-    "set_replicated": set_replicated,
-    "set_properties": set_properties,
-    "seek": seek,
-    "whereabouts": message_status,
-    "skip_to": skip_to,
-    "plan_undo": plan_undo,
-    "undo": undo,
-    "expire": expire,
-    "peek": peek,
-    "unacked_entries": unacked_entries,
+HANDLERS: dict[type[Message], Callable[[Partition, Any], Awaitable[Any]]] = {
+    m.Subscriptions: subscriptions,
+    m.SubscriptionProperties: subscription_properties,
+    m.Subscription: subscription,
+    m.CreateSubscription: create_subscription,
+    m.DeleteSubscription: delete_subscription,
+    m.SetReplicated: set_replicated,
+    m.SetProperties: set_properties,
+    m.Seek: seek,
+    m.FindUnacked: find_unacked,
+    m.Whereabouts: message_status,
+    m.SkipTo: skip_to,
+    m.PlanUndo: plan_undo,
+    m.Undo: undo,
+    m.Expire: expire,
+    m.Peek: peek,
+    m.UnackedEntries: unacked_entries,
+    m.HasSubscription: has_subscription,
+    m.ResumeDeadLetters: resume_dead_letters,
 }

@@ -9,6 +9,7 @@ from velaray.actors.machine import Reason
 from velaray.actors.partition.state import PartitionState
 from velaray.actors.runtime import Runtime
 from velaray.actors.subscription.cursor import words_to_mask
+from velaray.broker.partition import messages as m
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.partition.transaction_view import unsettled_from
 from velaray.broker.subscription.messages import GetDetails
@@ -126,12 +127,14 @@ def _without_permits(found: Found) -> Iterator[Holdup]:
         yield Holdup("no-permits", text)
 
 
-async def describe_subscription(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
+async def describe_subscription(
+    partition: Partition, request: m.DescribeSubscription
+) -> dict[str, Any]:
     """The current state of a subscription, by offset and by position.
 
     Raises `RemoteError` (NOT_FOUND) if there is no such subscription.
     """
-    name, end = args["name"], partition.log.end_offset
+    name, end = request.name, partition.log.end_offset
     channel = partition.subscriptions.channels.get(name)
     if channel is not None and not channel.durable:
         details = await channel.ask(GetDetails(end))

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+from velaray.actors.machine import Reason
 from velaray.actors.partition.ledger_table import NoSuchEntryError
 from velaray.actors.partition.remote_transactions import name_of
 from velaray.actors.partition.state import PartitionState
 from velaray.actors.runtime import Runtime
+from velaray.broker.partition import messages as m
 from velaray.broker.subscription.messages import GetAckStatus, GetPendingAcks
 from velaray.events.ids import Position, TransactionId
-from velaray.topology.messages import ReplyT, Request
+from velaray.topology.messages import Message, ReplyT, Request
+from velaray.topology.rpc import RemoteError
 
 
 class Subscriptions(Protocol):
@@ -33,37 +36,34 @@ class Partition(Protocol):
         ...
 
 
-Method = Callable[[Partition, dict[str, Any]], Awaitable[Any]]
-
-
 def _position(partition: Partition, offset: int) -> str:
     """``ledger:entry``; entry -1 before the first entry."""
     found = partition.runtime.state.table.position_before(offset + 1)
     return f"{found.ledger_id}:{found.entry_id}"
 
 
-async def transactions(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
+async def transactions(partition: Partition, request: m.Transactions) -> m.OpenTransactions:
     """The number of ongoing transactions, the max-read position, and the number of hidden
     entries."""
 
-    def look(state: PartitionState) -> dict[str, Any]:
+    def look(state: PartitionState) -> m.OpenTransactions:
         known = state.transactions
         return {
             "ongoing": len(known.ongoing),
             "hidden": known.hidden.size(),
             "max_read": _position(partition, state.max_read_offset - 1),
+            "recovery_ms": list(partition.recovery_ms),
         }
 
-    found = await partition.runtime.read(look)
-    return {**found, "recovery_ms": list(partition.recovery_ms)}
+    return await partition.runtime.read(look)
 
 
-async def transaction(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
+async def transaction(partition: Partition, request: m.Transaction) -> m.OpenTransaction:
     """The number of entries of an ongoing transaction, and the position of the first; no entries
     for other transactions."""
-    wanted = TransactionId(args["coordinator"], args["sequence"])
+    wanted = TransactionId(request.coordinator, request.sequence)
 
-    def look(state: PartitionState) -> dict[str, Any]:
+    def look(state: PartitionState) -> m.OpenTransaction:
         ranges = state.transactions.ongoing.get(wanted)
         if ranges is None:
             return {"entries": 0, "first": None}
@@ -73,14 +73,21 @@ async def transaction(partition: Partition, args: dict[str, Any]) -> dict[str, A
     return await partition.runtime.read(look)
 
 
-async def pending_acks(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
+async def pending_acks(partition: Partition, request: m.PendingAcks) -> m.Pending:
     """The pending acknowledgements of a subscription, of one transaction (``coordinator``,
     ``sequence``) or of all. ``before`` is the last position that is acknowledged cumulatively.
 
     Raises `RemoteError` (NOT_FOUND) if there is no such durable subscription.
     """
-    one = (args["coordinator"], args["sequence"]) if "sequence" in args else None
-    found = await partition.subscriptions.ask_subscription(args["name"], GetPendingAcks(one))
+    match request.coordinator, request.sequence:
+        case int() as coordinator, int() as sequence:
+            wanted = GetPendingAcks((coordinator, sequence))
+        case None, None:
+            wanted = GetPendingAcks()
+        case _:
+            text = "give both numbers of a transaction, its coordinator and sequence, or neither"
+            raise RemoteError(Reason.INVALID, text)
+    found = await partition.subscriptions.ask_subscription(request.name, wanted)
     last = None
     if found["before"] is not None:
         offset, words = found["before"]
@@ -88,17 +95,17 @@ async def pending_acks(partition: Partition, args: dict[str, Any]) -> dict[str, 
     return {**found, "before": last, "recovery_ms": list(partition.recovery_ms)}
 
 
-async def pending_at(partition: Partition, args: dict[str, Any]) -> str:
+async def pending_at(partition: Partition, request: m.PendingAt) -> str:
     """Pulsar's name for the state of the message at ``position`` (and ``index`` in its batch).
 
     Raises `RemoteError` (NOT_FOUND) if there is no such durable subscription.
     """
     try:
-        offset = partition.runtime.state.table.offset_of(Position(*args["position"]))
+        offset = partition.runtime.state.table.offset_of(Position(*request.position))
     except NoSuchEntryError:
         offset = -1
-    wanted = GetAckStatus(max(offset, 0), args.get("index"))
-    found = await partition.subscriptions.ask_subscription(args["name"], wanted)
+    wanted = GetAckStatus(max(offset, 0), request.index)
+    found = await partition.subscriptions.ask_subscription(request.name, wanted)
     return found if offset >= 0 else "InvalidPosition"
 
 
@@ -131,9 +138,9 @@ def unsettled_from(partition: Partition) -> str:
     return ""
 
 
-METHODS: dict[str, Method] = {
-    "transactions": transactions,
-    "transaction": transaction,
-    "pending_acks": pending_acks,
-    "pending_at": pending_at,
+HANDLERS: dict[type[Message], Callable[[Partition, Any], Awaitable[Any]]] = {
+    m.Transactions: transactions,
+    m.Transaction: transaction,
+    m.PendingAcks: pending_acks,
+    m.PendingAt: pending_at,
 }

@@ -14,6 +14,7 @@ from velaray.actors.partition.machine import Publish, StartAt
 from velaray.broker.garbage_collection.deletion import TOPICS
 from velaray.broker.partition import subscription_admin
 from velaray.broker.partition.entries import CachedEntry
+from velaray.broker.partition.messages import SkipTo
 from velaray.broker.partition.partition_actor import PartitionActor
 from velaray.broker.subscription.messages import GetMark
 from velaray.cluster import Cluster
@@ -129,7 +130,7 @@ def test_skipping_keeps_what_is_skipped() -> None:
     async def scenario(setting: Relaxed) -> None:
         await setting.partition.subscriptions.create_subscription("s", StartAt.EARLIEST, {})
         await setting.publish(4)
-        await subscription_admin.skip_to(setting.partition, {"name": "s", "offset": 3})
+        await subscription_admin.skip_to(setting.partition, SkipTo("s", 3))
         assert setting.synced() == 4
 
     run(scenario)

@@ -14,12 +14,14 @@ from tests.support.waiting import wait_until
 from velaray.actors.machine import Reason
 from velaray.broker.partition import partition_actor
 from velaray.broker.partition.entry_log import EntryLog
+from velaray.broker.partition.messages import SkipTo, Undo
 from velaray.broker.partition.partition_actor import PartitionActor
 from velaray.cli.app import main
 from velaray.client.admin import Admin, AdminError, NotFound, PreconditionFailed
 from velaray.client.enums import ConsumerType
 from velaray.client.message_id import MessageId
 from velaray.sync.client import Client
+from velaray.topology.messages import Message
 from velaray.topology.rpc import RemoteError
 
 
@@ -193,17 +195,17 @@ def test_an_error_names_the_partitions_that_are_changed(
 ) -> None:
     admin = Admin(cluster.admin_url)
     names = partitioned(admin, client, f"failing-{verb}")
-    method = {"undo": "undo", "skip": "skip_to"}[verb]
+    kind: type[Message] = {"undo": Undo, "skip": SkipTo}[verb]
     if verb == "undo":
         admin.skip(f"failing-{verb}", "s", None)
-    real = partition_actor.CALLS[method]
+    real = partition_actor.HANDLERS[kind]
 
-    async def fail(partition: PartitionActor, args: dict[str, Any]) -> Any:
+    async def fail(partition: PartitionActor, request: Message) -> Any:
         if partition.topic == names[1]:
             raise RemoteError(Reason.UNAVAILABLE, "it is moving")
-        return await real(partition, args)
+        return await real(partition, request)
 
-    monkeypatch.setitem(partition_actor.CALLS, method, fail)
+    monkeypatch.setitem(partition_actor.HANDLERS, kind, fail)
     named = f"done for {names[0]}, {names[2]}, but not for {names[1]}: it is moving"
     with pytest.raises(AdminError, match=named):
         admin.undo(f"failing-{verb}", "s") if verb == "undo" else admin.skip(
