@@ -81,7 +81,9 @@ async def _live(disk: MemoryDisk, trap: Trap, seed: int, confirmed: set[int]) ->
 
 @pytest.mark.parametrize("error", ["died", "failed"])
 @on_loop
-async def test_no_acknowledged_entry_comes_again_after_any_step_of_a_checkpoint(error) -> None:
+async def test_no_acknowledged_entry_is_redelivered_after_a_crash_at_any_step_of_a_checkpoint(
+    error,
+) -> None:
     """K1, K2: a crash or a failed disk at each step that storing a checkpoint takes."""
     sprung: set[Step] = set()
     for at in range(1, 70):
@@ -205,7 +207,7 @@ async def _lose_a_cold_segment(disk: MemoryDisk) -> tuple[set[int], StoredSegmen
 
 
 @on_loop
-async def test_a_lost_segment_ends_the_actor_which_comes_back_by_older_events() -> None:
+async def test_a_lost_segment_ends_the_actor_and_recovery_replays_older_events() -> None:
     """K3, K4: the checkpoint before and all events since give the same state, and it is said."""
     disk = MemoryDisk()
     known, place = await _lose_a_cold_segment(disk)
@@ -282,7 +284,7 @@ async def test_one_more_acknowledgement_writes_one_segment_and_the_marker(monkey
     assert set(written[-1]) == {"cursor"}
 
 
-def test_nothing_confirmed_comes_again_after_sigkill(tmp_path: Path) -> None:
+def test_no_confirmed_ack_is_redelivered_after_sigkill(tmp_path: Path) -> None:
     """Real files, a real process, killed in the middle of what it does."""
     confirmed: set[int] = set()
     for life in range(2):

@@ -80,7 +80,7 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("budget", [0, 1_500, 1 << 20])
-def test_what_is_in_memory_makes_no_difference(form, budget) -> None:
+def test_evicted_segments_do_not_change_results(form, budget) -> None:
     """K5 and K7: both forms, with segments that come and go, are the same set of offsets."""
 
     @settings(max_examples=60, deadline=None)
@@ -120,7 +120,7 @@ def test_the_forms_store_the_same_bytes(steps) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(STEPS)
-def test_only_what_changed_is_written_again(steps) -> None:
+def test_only_changed_segments_are_written(steps) -> None:
     """A segment that is given by place has there what it has in memory."""
     cursor, naive, disk = Cursor(beyond=AcknowledgedRanges(Bitmap, 0)), NaiveCursor(), Disk()
     for taken in steps:
@@ -161,7 +161,7 @@ def test_the_marker_shrinks_when_the_mark_moves() -> None:
     assert disk.checkpoint(cursor.beyond) == {} and not cursor.beyond
 
 
-def test_a_segment_that_the_mark_is_in_stays_until_the_mark_has_passed_it() -> None:
+def test_a_segment_is_kept_until_the_mark_has_passed_it() -> None:
     cursor, disk = alternating(3, 0)
     cursor.ack_before(13)
     assert sorted(disk.checkpoint(cursor.beyond)) == [1, 2]
@@ -176,7 +176,7 @@ def test_a_budget_smaller_than_one_segment() -> None:
     assert cursor.beyond.cold_count() == 19 and disk.reads == 2
 
 
-def test_what_was_used_longest_ago_leaves_memory() -> None:
+def test_the_least_recently_used_segment_is_evicted() -> None:
     one = alternating(1, 1 << 20)[0].beyond.memory()
     cursor, disk = alternating(4, 3 * one)
     assert cursor.beyond.cold_count() == 1  # the first one
@@ -190,7 +190,7 @@ def test_what_was_used_longest_ago_leaves_memory() -> None:
     assert disk.reads == reads + 1
 
 
-def test_a_segment_that_comes_back_may_push_several_out() -> None:
+def test_loading_a_segment_may_evict_several() -> None:
     cursor, disk = Cursor(beyond=AcknowledgedRanges(RangeSet, 1 << 20)), Disk()
     for first in (9, 11, 13, 15):  # the second segment has the most ranges
         cursor.ack_range(first, first + 1)
@@ -207,7 +207,7 @@ def test_a_segment_that_comes_back_may_push_several_out() -> None:
     assert cursor.beyond.memory() <= 3 * small
 
 
-def test_what_is_not_stored_never_leaves_memory() -> None:
+def test_an_unstored_segment_is_never_evicted() -> None:
     cursor, disk = alternating(4, 0)
     cursor.ack_range(10, 11)
     assert cursor.beyond.needs_checkpoint()
@@ -219,7 +219,7 @@ def test_what_is_not_stored_never_leaves_memory() -> None:
     assert disk.written == [1] and not cursor.beyond.needs_checkpoint()
 
 
-def test_what_is_wholly_acknowledged_needs_no_reading() -> None:
+def test_a_fully_acknowledged_segment_is_not_read() -> None:
     cursor, disk = Cursor(beyond=AcknowledgedRanges(Bitmap, 0)), Disk()
     cursor.ack_range(3, 8 * 50)
     disk.checkpoint(cursor.beyond)
@@ -244,7 +244,7 @@ def test_a_lost_segment_is_an_error_not_an_empty_one() -> None:
         cursor.ack_range(10, 11)
 
 
-def test_a_segment_that_is_nowhere_is_named() -> None:
+def test_a_missing_segment_is_named() -> None:
     cursor, _ = alternating(4, 0)
     cursor.beyond._segments[2].stored = None
     with pytest.raises(InvariantViolation, match="what isn't in memory is stored"):
@@ -262,7 +262,7 @@ def test_a_segment_that_is_nowhere_is_named() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.permutations(range(24)), st.lists(st.integers(0, 23), max_size=6), st.data())
-def test_acks_commute_and_may_be_repeated(order, again, data) -> None:
+def test_acks_are_commutative_and_idempotent(order, again, data) -> None:
     """K4, and Pulsar's random-order scenario: in any order, no gap remains at the end."""
     cursor, disk = Cursor(beyond=AcknowledgedRanges(Bitmap, 0)), Disk()
     for offset in (*order, *again):
@@ -289,7 +289,7 @@ def test_parts_of_batches_survive_and_complete(order, data) -> None:
     assert cursor == Cursor(10)
 
 
-def test_acknowledgements_below_the_mark_do_no_harm() -> None:
+def test_acks_below_the_mark_change_nothing() -> None:
     cursor, _ = alternating(4, 0)
     cursor.ack_before(17)
     before = bytes_of(cursor.beyond.snapshot())
@@ -300,7 +300,7 @@ def test_acknowledgements_below_the_mark_do_no_harm() -> None:
     assert cursor.acked_before == 18 and bytes_of(cursor.beyond.snapshot()) == before
 
 
-def test_what_comes_next_is_found_without_reading_full_segments() -> None:
+def test_the_next_unacked_entry_is_found_without_reading_full_segments() -> None:
     cursor, disk = Cursor(beyond=AcknowledgedRanges(Bitmap, 0)), Disk()
     cursor.ack_range(24, 8 * 50)
     cursor.ack_partial(401, 0b1)

@@ -104,7 +104,7 @@ def policy_set(scope, name, value):
     )
 
 
-def test_bootstrap_brings_in_what_every_cluster_has_once() -> None:
+def test_bootstrap_creates_the_default_tenants_and_namespaces_once() -> None:
     command = Bootstrap("here", "pulsar://a:1", "http://a:2")
     moved = Bootstrap("here", "pulsar://b:1", "http://b:2")
     (
@@ -163,7 +163,7 @@ def test_only_an_existing_tenant_can_be_updated() -> None:
     started().when(UpdateTenant("t", (), ("here",))).then_refused(Reason.NOT_FOUND, "t")
 
 
-def test_what_holds_something_is_not_deleted() -> None:
+def test_tenants_and_namespaces_with_contents_are_not_deleted() -> None:
     (
         started(created())
         .when(DeleteNamespace("public", "default"))
@@ -181,7 +181,7 @@ def test_what_holds_something_is_not_deleted() -> None:
     )
 
 
-def test_the_systems_own_is_never_deleted() -> None:
+def test_system_tenants_and_namespaces_are_never_deleted() -> None:
     (
         started()
         .when(DeleteNamespace("pulsar", "system"))
@@ -205,7 +205,7 @@ def test_a_namespace_needs_its_tenant_and_is_created_once() -> None:
     )
 
 
-def test_a_topic_is_created_once_in_one_shape() -> None:
+def test_a_topic_is_created_once_with_one_number_of_partitions() -> None:
     made = Topic(FLIGHTS, 4, 1, {"a": "1"})
     (
         started()
@@ -247,11 +247,11 @@ def test_a_topic_that_is_not_persistent_is_refused_by_name(command) -> None:
         (DeleteTopic(FLIGHTS.of_partition(0)), Reason.INVALID, "names a partition"),
     ],
 )
-def test_a_topic_command_that_makes_no_sense_is_refused(command, reason, text) -> None:
+def test_invalid_topic_commands_are_refused(command, reason, text) -> None:
     started().when(command).then_refused(reason, text)
 
 
-def test_a_topic_comes_by_itself_and_stays() -> None:
+def test_a_topic_is_created_by_use_and_kept() -> None:
     plain = Topic(FLIGHTS, 0, 1)
     (
         started()
@@ -276,7 +276,7 @@ def test_a_partition_is_found_with_its_topic_but_never_created() -> None:
     )
 
 
-def test_policy_decides_whether_and_how_topics_come_by_themselves() -> None:
+def test_policy_decides_whether_and_how_topics_are_created_by_use() -> None:
     off = b'{"allowAutoTopicCreation":false}'
     many = b'{"allowAutoTopicCreation":true,"defaultNumPartitions":3,"topicType":"partitioned"}'
     (
@@ -412,7 +412,7 @@ def test_a_policy_set_again_changes_nothing() -> None:
     )
 
 
-def test_policies_go_with_what_they_hang_on() -> None:
+def test_policies_are_deleted_with_their_owner() -> None:
     (
         started(
             created(),
@@ -471,7 +471,7 @@ def test_policies_need_a_known_name_to_be_removed_or_asked_for() -> None:
 @pytest.mark.parametrize(
     "scope", [Scope("public", "none"), Scope.of_topic(FLIGHTS), Scope("public"), Scope("", "x")]
 )
-def test_a_policy_needs_something_to_hang_on(scope) -> None:
+def test_a_policy_needs_an_existing_owner(scope) -> None:
     (
         started()
         .when(SetPolicy(scope, "messageTTL", b"1"))
@@ -501,7 +501,7 @@ def test_lists_are_sorted_and_a_topic_knows_its_actors() -> None:
     assert find_topic(state, TopicName.parse("z-partition-0")) is None
 
 
-def test_equal_catalogs_have_equal_snapshots_in_whatever_order_they_grew() -> None:
+def test_equal_catalogs_have_equal_snapshots_in_any_order_of_commands() -> None:
     def turned(value):
         if isinstance(value, Topic):
             return replace(value, properties=turned(value.properties))
@@ -537,7 +537,7 @@ def test_equal_catalogs_have_equal_snapshots_in_whatever_order_they_grew() -> No
     assert machine.snapshot(other) == machine.snapshot(state)
 
 
-def test_what_is_no_command_or_event_of_the_catalog_is_an_error() -> None:
+def test_unknown_commands_and_events_are_errors() -> None:
     with pytest.raises(TypeError, match="not a catalog's command"):
         started().when("hello")
     with pytest.raises(TypeError, match="not a catalog's event"):

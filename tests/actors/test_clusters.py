@@ -83,12 +83,12 @@ def test_a_cluster_is_registered_once() -> None:
         (SERVICE, "", "admin URL"),
     ],
 )
-def test_addresses_that_lead_nowhere_are_refused(service: str, admin: str, named: str) -> None:
+def test_invalid_addresses_are_refused(service: str, admin: str, named: str) -> None:
     command = RegisterCluster("there", service, admin)
     started().when(command).then_refused(Reason.INVALID, named)
 
 
-def test_what_is_no_token_or_progress_is_refused_and_a_token_never_quoted() -> None:
+def test_invalid_tokens_and_progress_are_refused_and_tokens_never_quoted() -> None:
     history = started().when(RegisterCluster("there", SERVICE, ADMIN, "se cret"))
     history.then_refused(Reason.INVALID, "token")
     assert "cret" not in history._decision().reply.message
@@ -98,7 +98,7 @@ def test_what_is_no_token_or_progress_is_refused_and_a_token_never_quoted() -> N
     assert "secret" not in repr(Cluster(SERVICE, ADMIN, "secret"))
 
 
-def test_of_a_cluster_what_is_given_changes_and_the_rest_stays() -> None:
+def test_an_update_of_a_cluster_changes_only_the_given_fields() -> None:
     moved = ClusterRegistered(
         name="there", service_url="pulsar://c", admin_url=ADMIN, token="secret", progress="exact"
     )
@@ -123,7 +123,7 @@ def test_of_a_cluster_what_is_given_changes_and_the_rest_stays() -> None:
     )
 
 
-def test_a_cluster_that_was_met_keeps_its_data() -> None:
+def test_a_cluster_that_returns_with_other_data_is_refused() -> None:
     met = ClusterRegistered()
     met.CopyFrom(THERE)
     met.data_id = "one"
@@ -166,7 +166,7 @@ def test_a_cluster_is_deleted_when_nothing_names_it() -> None:
     started().when(DeleteCluster("here")).then_refused(Reason.NOT_ALLOWED, "here is this one")
 
 
-def test_data_stays_its_clusters() -> None:
+def test_data_cannot_be_started_under_another_cluster_name() -> None:
     history = started().when(Bootstrap("other", "pulsar://a:1", "http://a:2"))
     history.then_refused(Reason.CONFLICT, "start it under that name")
     # Before clusters knew their own names, nothing said which one was meant.
@@ -199,7 +199,7 @@ def test_replication_names_this_cluster_and_those_that_the_tenant_may_use(scope:
     )
 
 
-def test_a_topics_replication_comes_before_its_namespaces() -> None:
+def test_replication_of_a_topic_overrides_that_of_its_namespace() -> None:
     alone = policy_set(TOPIC, "replication", b'["here"]')
     history = with_there(created(), policy_set(DEFAULT, "replication", BOTH), alone)
     assert remotes_of(history.state, TOPIC) == {}
@@ -214,7 +214,7 @@ def test_a_tenant_keeps_the_clusters_that_it_replicates_to() -> None:
     history.then(reply=Done(True))
 
 
-def test_a_topic_does_not_come_back_to_replicate_where_it_may_not() -> None:
+def test_a_topic_is_not_undeleted_if_it_would_replicate_to_a_forbidden_cluster() -> None:
     history = with_there(
         created(),
         policy_set(TOPIC, "replication", BOTH),
@@ -224,7 +224,7 @@ def test_a_topic_does_not_come_back_to_replicate_where_it_may_not() -> None:
     history.when(UndeleteTopic(FLIGHTS)).then_refused(Reason.NOT_ALLOWED, "may not use there")
 
 
-def test_a_tenant_is_at_home_in_one_cluster() -> None:
+def test_a_tenant_has_one_home_cluster() -> None:
     there = TenantHomeSet(tenant="acme", cluster="there")
     (
         started(THERE)
@@ -247,7 +247,7 @@ def test_a_tenant_is_at_home_in_one_cluster() -> None:
     )
 
 
-def test_a_client_finds_nothing_here_of_a_tenant_that_is_at_home_elsewhere() -> None:
+def test_clients_find_no_topics_of_a_tenant_with_another_home() -> None:
     history = with_there(TenantHomeSet(tenant="public", cluster="there"))
     history.when(EnsureTopic(FLIGHTS, at_home=True))
     history.then_refused(Reason.ELSEWHERE, "home of tenant public is cluster there")
@@ -284,7 +284,7 @@ def test_each_invariant_catches_its_breach(spoil, invariant: str) -> None:
         history.machine.check(history.state)
 
 
-def test_what_is_known_of_clusters_survives_a_checkpoint() -> None:
+def test_registered_clusters_survive_a_checkpoint() -> None:
     machine = CatalogMachine()
     commands = [Bootstrap("here", SERVICE, ADMIN), REGISTER, SetTenantHome("acme", "there")]
     more = [MeetCluster("there", "one"), CreateTenant("acme", (), ("there",))]

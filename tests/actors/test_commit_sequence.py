@@ -75,7 +75,7 @@ def test_a_number_that_is_committed_is_not_committed_again() -> None:
     assert story.state.status(1) == Status.COMMITTED
 
 
-def test_a_number_with_a_transaction_that_is_over_changes_nothing() -> None:
+def test_a_commit_with_a_finished_transaction_changes_nothing() -> None:
     story = begun(2)
     (
         story.when(Decide(2, commit=False))
@@ -92,7 +92,7 @@ def test_a_number_with_a_transaction_that_is_over_changes_nothing() -> None:
     )
 
 
-def test_a_series_is_its_owners() -> None:
+def test_a_commit_sequence_is_used_only_by_its_owner() -> None:
     story = begun(1, owner="me")
     (
         story.when(CommitInSequence("q", 0, [1], owner="you"))
@@ -109,7 +109,7 @@ def test_a_series_is_its_owners() -> None:
     )
 
 
-def test_a_checkpoint_has_the_series() -> None:
+def test_commit_sequences_survive_a_checkpoint() -> None:
     story = begun(1).when(CommitInSequence("q", 3, [1], owner="")).when(Finish(1))
     again = MACHINE.restore(bytes_of(MACHINE.snapshot(story.state)))
     assert again == story.state and again.series == {"q": CommitSequence("", 3)}
@@ -119,7 +119,7 @@ def begin(number: int, commit_sequence: str = "q", owner: str = "") -> Begin:
     return Begin(10_000, owner, series=commit_sequence, number=number)
 
 
-def test_a_commit_drops_what_else_is_open_up_to_its_number() -> None:
+def test_a_commit_aborts_other_open_transactions_up_to_its_number() -> None:
     """Attempts of tasks that were lost, of this batch and of earlier ones."""
     story = given(MACHINE, LedgerOpened(ledger_id=1, epoch=1))
     (
@@ -160,7 +160,7 @@ def test_a_commit_leaves_the_transactions_of_others_alone() -> None:
     )
 
 
-def test_nothing_begins_for_a_number_that_is_over() -> None:
+def test_no_transaction_begins_for_a_committed_number() -> None:
     story = given(MACHINE, LedgerOpened(ledger_id=1, epoch=1))
     (
         story.when(CommitInSequence("q", 5, [], owner="me"))
@@ -175,7 +175,7 @@ def test_nothing_begins_for_a_number_that_is_over() -> None:
     )
 
 
-def test_what_is_open_for_a_series_ends_with_it() -> None:
+def test_open_transactions_of_a_commit_sequence_end_with_it() -> None:
     story = given(MACHINE, LedgerOpened(ledger_id=1, epoch=1))
     (
         story.when(begin(0))
@@ -191,7 +191,7 @@ def test_what_is_open_for_a_series_ends_with_it() -> None:
     )
 
 
-def test_a_checkpoint_has_what_a_transaction_is_for() -> None:
+def test_the_commit_sequence_of_a_transaction_survives_a_checkpoint() -> None:
     story = given(MACHINE, LedgerOpened(ledger_id=1, epoch=1)).when(begin(3)).when(Begin(10_000))
     segments = bytes_of(MACHINE.snapshot(story.state))
     again = MACHINE.restore(segments)

@@ -21,7 +21,7 @@ def dispatcher(sizes: list[int], permits: int, cursor: Cursor) -> Dispatcher:
     return made
 
 
-def test_what_was_granted_and_not_sent_gives_its_permits_back() -> None:
+def test_unsent_deliveries_return_their_permits() -> None:
     cursor = Cursor()
     made = dispatcher([4, 3, 1], 8, cursor)
     assert made.dispatch() == [Delivery(0, 0, 3, 8, 0)]
@@ -35,7 +35,7 @@ def test_what_was_granted_and_not_sent_gives_its_permits_back() -> None:
     assert made.consumers()[0].permits == 6
 
 
-def test_below_the_horizon_the_partition_does_not_deliver_by_itself() -> None:
+def test_no_lease_is_granted_below_the_compaction_horizon() -> None:
     cursor = Cursor()
     made = dispatcher([1] * 5, 10, cursor)
     made.lease_from = 3
@@ -46,7 +46,7 @@ def test_below_the_horizon_the_partition_does_not_deliver_by_itself() -> None:
     assert made.may_lease()
 
 
-def test_an_index_is_what_its_events_say() -> None:
+def test_the_index_follows_from_its_events() -> None:
     events = (
         EntryCompacted(offset=3),
         EntryCompacted(offset=7, messages=9, kept=[0b100]),

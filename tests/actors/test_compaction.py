@@ -72,7 +72,7 @@ def compact(log: list[Contents], *, retain: bool = False) -> list[Contents]:
 
 
 @forall(LOGS, st.booleans())
-def test_the_newest_message_of_every_key_is_kept_where_it_was(
+def test_the_newest_message_of_every_key_keeps_its_position(
     log: list[Contents], retain: bool
 ) -> None:
     kept = messages(compact(log, retain=retain))
@@ -85,7 +85,7 @@ def test_the_newest_message_of_every_key_is_kept_where_it_was(
 
 
 @forall(LOGS, LOGS, st.booleans())
-def test_compacting_what_was_compacted_is_compacting_all(
+def test_compacting_a_compacted_log_further_equals_compacting_the_whole_log(
     first: list[Contents], second: list[Contents], retain: bool
 ) -> None:
     once = compact([*first, *second], retain=retain)
@@ -108,20 +108,20 @@ def value(key: str | None) -> Contents:
     return Contents((Item(key, empty=False),))
 
 
-def test_chunks_are_one_message_as_new_as_the_last_of_them() -> None:
+def test_chunks_are_one_message_at_the_position_of_the_last_chunk() -> None:
     log = [chunked("a", "m", 0, 2), value("a"), chunked("a", "m", 1, 2), value("b")]
     assert masks(log) == [1, 0, 1, 1]
     assert masks([*log, value("a")]) == [0, 0, 0, 1, 1]
     assert masks([*log, Contents((Item("a", empty=True),))]) == [0, 0, 0, 1, 0]
 
 
-def test_chunks_without_key_go_unless_they_are_retained() -> None:
+def test_chunks_without_a_key_are_dropped_unless_they_are_retained() -> None:
     log = [chunked(None, "m", 0, 2), chunked(None, "m", 1, 2)]
     assert masks(log) == [0, 0]
     assert masks(log, retain=True) == [1, 1]
 
 
-def test_chunks_of_a_message_that_is_not_complete_stay() -> None:
+def test_chunks_of_an_incomplete_message_are_kept() -> None:
     log = [value("a"), chunked("a", "m", 0, 3), chunked("a", "m", 1, 3)]
     assert masks(log) == [1, 1, 1]
     assert masks([*log, chunked("a", "m", 0, 3), chunked("a", "m", 1, 3)]) == [1, 0, 0, 1, 1]
@@ -191,7 +191,7 @@ def test_the_former_generation_is_swept_after_the_new_one_is_published() -> None
     )
 
 
-def test_a_compaction_that_came_to_nothing_can_never_be_published() -> None:
+def test_a_swept_compaction_can_never_be_published() -> None:
     (
         partition()
         .when(BeginCompaction())

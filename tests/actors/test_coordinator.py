@@ -66,7 +66,7 @@ def test_sequences_are_dense_and_begin_with_1() -> None:
     )
 
 
-def test_no_more_than_allowed_are_active_at_once() -> None:
+def test_the_number_of_open_transactions_is_limited() -> None:
     (
         begun(1000)
         .when(Begin(1000, most_open=1))
@@ -80,7 +80,7 @@ def test_no_more_than_allowed_are_active_at_once() -> None:
     )
 
 
-def test_participants_join_once_while_it_is_open() -> None:
+def test_participants_join_an_open_transaction_once() -> None:
     story = begun(1000)
     (
         story.when(MayJoin(1, "a"))
@@ -122,7 +122,7 @@ def test_participants_join_once_while_it_is_open() -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_verdict_is_the_same_for_ever(commit: bool) -> None:
+def test_the_outcome_of_a_transaction_never_changes(commit: bool) -> None:
     ending, ended = (
         (Status.COMMITTING, Status.COMMITTED) if commit else (Status.ABORTING, Status.ABORTED)
     )
@@ -156,7 +156,7 @@ def test_a_verdict_is_the_same_for_ever(commit: bool) -> None:
     )
 
 
-def test_a_transaction_is_its_owners() -> None:
+def test_a_transaction_is_used_only_by_its_owner() -> None:
     (
         begun(1000, owner="me")
         .when(AddPartitions(1, ["a"], "you"))
@@ -170,7 +170,7 @@ def test_a_transaction_is_its_owners() -> None:
     )
 
 
-def test_deadlines_are_rounded_up_and_abort_what_is_open() -> None:
+def test_deadlines_are_rounded_up_and_abort_open_transactions() -> None:
     story = begun(150, 100, 1000)
     assert story.state.next_deadline_ms == 100
     (
@@ -206,7 +206,7 @@ def test_a_clock_that_was_set_back_keeps_no_transaction_open() -> None:
     )
 
 
-def test_so_many_at_most_are_aborted_at_once() -> None:
+def test_the_number_of_aborts_per_tick_is_limited() -> None:
     events = [
         TransactionBegun(sequence=number, timeout_ms=1) for number in range(1, EXPIRED_AT_ONCE + 3)
     ]
@@ -235,7 +235,7 @@ def test_shuffled_deadlines_each_expire_in_their_tick() -> None:
     assert not any(now_ms % TICK_MS for now_ms in expired.values())
 
 
-def test_every_prefix_of_a_history_recovers_what_is_left_to_do() -> None:
+def test_every_prefix_of_a_history_recovers_its_unfinished_work() -> None:
     """Open ones wait for their deadline, decided ones are ended, ended ones are verdicts."""
     history = [
         *(TransactionBegun(sequence=number, at_ms=0, timeout_ms=100) for number in (1, 2, 3)),
@@ -340,7 +340,7 @@ def _answered(answers: list, number: int, reply: object, effects: tuple) -> None
     answers.append((number, reply))
 
 
-def test_commands_and_events_of_others_are_errors() -> None:
+def test_unknown_commands_and_events_are_errors() -> None:
     state = MACHINE.initial()
     with pytest.raises(TypeError, match="int"):
         MACHINE.decide(state, 1, 0)
@@ -385,7 +385,7 @@ def test_broken_states_are_noticed(breaks, invariant) -> None:
         MACHINE.check(state)
 
 
-def test_a_million_verdicts_are_small_and_one_more_abort_rewrites_one_segment() -> None:
+def test_a_million_outcomes_are_small_and_one_more_abort_rewrites_one_segment() -> None:
     state = MACHINE.initial()
     state.next_sequence = 1_000_001
     for sequence in range(1, 1_000_001, 2):

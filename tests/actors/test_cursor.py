@@ -115,7 +115,7 @@ def test_a_cursor_is_a_set_of_offsets(steps, window) -> None:
     assert Cursor(cursor.acked_before, cursor.acked_ranges(), cursor.all_partials()) == cursor
 
 
-def test_parts_of_a_batch_add_up() -> None:
+def test_partial_acks_of_a_batch_add_up() -> None:
     cursor = Cursor()
     for ack_set, left in [(0b0111, 0b0111), (0b1101, 0b0101), (0b1111, 0b0101)]:
         cursor.ack_partial(3, ack_set)

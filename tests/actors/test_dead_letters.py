@@ -30,7 +30,7 @@ def begun():
     return given(SubscriptionMachine(), CursorCreated(start_offset=0))
 
 
-def test_a_move_is_intended_then_confirmed_and_acknowledges() -> None:
+def test_a_dead_letter_is_intended_then_confirmed_and_acknowledged() -> None:
     (
         begun()
         .when(IntendDeadLetters([(7, 9), (2, 3)]))
@@ -56,7 +56,7 @@ def test_a_move_is_intended_then_confirmed_and_acknowledges() -> None:
     )
 
 
-def test_what_is_acknowledged_is_never_sent_there() -> None:
+def test_acknowledged_entries_never_become_dead_letters() -> None:
     (
         begun()
         .when(Ack(END, [(3, 5)]))
@@ -67,7 +67,7 @@ def test_what_is_acknowledged_is_never_sent_there() -> None:
     )
 
 
-def test_what_is_sent_there_is_not_acknowledged_in_a_transaction() -> None:
+def test_an_intended_dead_letter_cannot_be_acknowledged_in_a_transaction() -> None:
     """The message's output would count, and its dead letter as well."""
     txn = TransactionId(0, 1)
     where = "offset 7: it is on its way to the dead-letter topic"
@@ -83,7 +83,7 @@ def test_what_is_sent_there_is_not_acknowledged_in_a_transaction() -> None:
     )
 
 
-def test_what_is_pending_in_a_transaction_is_not_sent_there() -> None:
+def test_entries_pending_in_a_transaction_do_not_become_dead_letters() -> None:
     txn = TransactionId(0, 1)
     (
         begun()
@@ -96,7 +96,7 @@ def test_what_is_pending_in_a_transaction_is_not_sent_there() -> None:
     )
 
 
-def test_numbers_never_come_again_even_after_a_reset() -> None:
+def test_sequence_ids_of_dead_letters_are_not_reused_after_a_reset() -> None:
     (
         begun()
         .when(IntendDeadLetters([(2, 4)]))
@@ -127,7 +127,7 @@ def test_dead_letters_are_not_delivered() -> None:
     assert made.condemn(2) == [(2, 3)]
 
 
-def test_a_new_dispatcher_passes_over_what_is_on_its_way_or_was_in_vain_too_often() -> None:
+def test_a_new_dispatcher_skips_intended_dead_letters_and_condemned_entries() -> None:
     state = begun().when(IntendDeadLetters([(1, 2)])).state
     state.deliveries.add([(3, 5)], 4)
     made = Dispatcher(state.cursor, 0, state.deliveries.copy())
@@ -141,7 +141,7 @@ def test_a_new_dispatcher_passes_over_what_is_on_its_way_or_was_in_vain_too_ofte
     made.check()
 
 
-def test_what_was_acknowledged_on_its_way_is_not_dead_to_a_new_dispatcher() -> None:
+def test_entries_acknowledged_before_a_new_dispatcher_starts_are_not_dead() -> None:
     cursor = Cursor()
     cursor.ack_range(1, 3)
     made = Dispatcher(cursor)

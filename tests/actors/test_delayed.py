@@ -24,7 +24,7 @@ def later(sequence: int, at_ms: int, **more) -> Publish:
     return Publish("p", sequence, 0, 1, b"x", True, deliver_at_ms=at_ms, **more)
 
 
-def test_an_entry_waits_in_the_index_until_its_time_has_come() -> None:
+def test_an_entry_waits_in_the_index_until_it_is_due() -> None:
     (
         begun()
         .when(later(0, 5000, key_hash=7), now_ms=1000)
@@ -47,7 +47,7 @@ def test_an_entry_waits_in_the_index_until_its_time_has_come() -> None:
     )
 
 
-def test_of_a_chunk_the_entry_itself_must_be_read() -> None:
+def test_the_delivery_time_of_a_chunk_is_read_from_its_entry() -> None:
     begun().when(later(0, 5000, chunk=Chunk("u", 0, 2))).then_state(
         lambda state: list(state.delayed) == [DelayedEntry(5000, 0, 0, 0)]
     )
@@ -94,7 +94,7 @@ def given_out(made: Dispatcher) -> list[int]:
     return found
 
 
-def test_what_is_not_due_stops_nothing_and_comes_when_it_is() -> None:
+def test_a_delayed_entry_does_not_block_others_and_is_delivered_when_due() -> None:
     made = dispatcher(SHARED)
     made.feed(0, [1] * 6, None, delayed=[(0, 2), (3, 4)])
     assert given_out(made) == [2, 4, 5]
@@ -114,7 +114,7 @@ def test_exclusive_consumers_get_everything_at_once() -> None:
     assert given_out(made) == [0, 1, 2, 3]
 
 
-def test_a_change_of_type_loses_nothing_and_hurries_nothing() -> None:
+def test_a_change_of_subscription_type_keeps_delays() -> None:
     made = dispatcher(SHARED, permits=2)
     made.feed(0, [1] * 6, None, delayed=[(0, 1), (5, 6)])
     assert given_out(made) == [1, 2]
@@ -131,7 +131,7 @@ def test_a_change_of_type_loses_nothing_and_hurries_nothing() -> None:
     assert given_out(made) == [4]
 
 
-def test_what_is_acknowledged_before_it_is_known_to_be_late_does_not_wait() -> None:
+def test_an_entry_acked_before_its_delay_is_known_is_not_tracked() -> None:
     """For example, it expired before its size was reported."""
     made = dispatcher(SHARED)
     made._in_flight.cursor.ack_range(1, 3)
@@ -143,7 +143,7 @@ def test_what_is_acknowledged_before_it_is_known_to_be_late_does_not_wait() -> N
     assert given_out(made) == [0, 3]
 
 
-def test_what_is_acknowledged_before_it_is_due_never_comes() -> None:
+def test_an_entry_acked_before_it_is_due_is_never_delivered() -> None:
     made = dispatcher(SHARED)
     made.feed(0, [1] * 3, None, delayed=[(0, 3)])
     assert given_out(made) == []
@@ -153,7 +153,7 @@ def test_what_is_acknowledged_before_it_is_due_never_comes() -> None:
     assert given_out(made) == [2]
 
 
-def test_a_standing_grant_begins_behind_what_is_not_due() -> None:
+def test_a_lease_begins_behind_entries_that_are_not_due() -> None:
     made = dispatcher(SHARED)
     made.feed(0, [1] * 3, None, delayed=[(2, 3)])
     assert given_out(made) == [0, 1]
@@ -170,7 +170,7 @@ def test_a_standing_grant_begins_behind_what_is_not_due() -> None:
     st.lists(st.tuples(st.booleans(), st.integers(1, 9)), max_size=30),
     st.lists(st.integers(0, 10), max_size=12),
 )
-def test_each_entry_comes_once_and_none_too_early(entries, times) -> None:
+def test_each_entry_is_delivered_once_and_none_too_early(entries, times) -> None:
     made = dispatcher(SHARED, SHARED)
     due_at = [at if delayed else 0 for delayed, at in entries]
     now, got, fed = 0, [], 0
@@ -188,7 +188,7 @@ def test_each_entry_comes_once_and_none_too_early(entries, times) -> None:
     assert sorted(got) == list(range(len(due_at)))
 
 
-def test_key_shared_consumers_get_what_is_due_too() -> None:
+def test_key_shared_consumers_get_due_entries() -> None:
     made = dispatcher(SubscriptionType.KEY_SHARED, SubscriptionType.KEY_SHARED)
     made.feed(0, [1] * 4, None, [7, 7, 9, 9], [(0, 1), (3, 4)])
     assert sorted(given_out(made)) == [1, 2]

@@ -43,7 +43,7 @@ def lies(state: Catalog, incarnation: int = 1) -> bool:
     return find_topic(state, FLIGHTS) is None and incarnation in state.deleted_topics
 
 
-def test_a_topic_deleted_at_once_waits_for_its_burial_alone() -> None:
+def test_a_topic_deleted_without_a_window_can_only_be_purged() -> None:
     (
         started(created())
         .when(DeleteTopic(FLIGHTS))
@@ -63,7 +63,7 @@ def test_a_topic_deleted_at_once_waits_for_its_burial_alone() -> None:
     )
 
 
-def test_a_topic_comes_back_with_all_it_had() -> None:
+def test_an_undeleted_topic_has_its_partitions_properties_and_policies() -> None:
     topic = Topic(FLIGHTS, 4, 1, {"owner": "ana"})
     (
         started(created(partitions=4, owner="ana"), RETENTION)
@@ -82,7 +82,7 @@ def test_a_topic_comes_back_with_all_it_had() -> None:
     )
 
 
-def test_when_the_window_is_over_it_can_only_be_buried() -> None:
+def test_a_deleted_topic_can_only_be_purged_after_its_window() -> None:
     (
         started(created(), DELETED)
         .when(UndeleteTopic(FLIGHTS), AT + WINDOW)
@@ -96,7 +96,7 @@ def test_when_the_window_is_over_it_can_only_be_buried() -> None:
     )
 
 
-def test_a_clock_that_goes_back_undeletes_nothing_whose_burial_has_begun() -> None:
+def test_a_topic_cannot_be_undeleted_after_its_purge_began_even_if_the_clock_goes_back() -> None:
     (
         started(created(), DELETED, BurialBegun(incarnation=1))
         .when(UndeleteTopic(FLIGHTS), AT)
@@ -106,7 +106,7 @@ def test_a_clock_that_goes_back_undeletes_nothing_whose_burial_has_begun() -> No
     )
 
 
-def test_a_newer_topic_of_the_name_stays() -> None:
+def test_a_topic_is_not_undeleted_over_a_newer_one_of_its_name() -> None:
     (
         started(created(), DELETED, created(incarnation=2))
         .when(UndeleteTopic(FLIGHTS), AT)
@@ -119,7 +119,7 @@ def test_a_newer_topic_of_the_name_stays() -> None:
     )
 
 
-def test_a_topic_does_not_come_back_into_a_namespace_that_is_gone_or_full() -> None:
+def test_a_topic_is_not_undeleted_into_a_deleted_or_full_namespace() -> None:
     topic = TopicName.parse("other")
     (
         started(created(), DELETED)
@@ -137,7 +137,7 @@ def test_a_topic_does_not_come_back_into_a_namespace_that_is_gone_or_full() -> N
     )
 
 
-def test_a_forced_namespace_goes_with_its_topics_in_one_decision() -> None:
+def test_forced_deletion_of_a_namespace_deletes_its_topics_atomically() -> None:
     other = TopicName.parse("other")
     gone = NamespaceDeleted(tenant=DEFAULT.tenant, namespace=DEFAULT.namespace)
     back = NamespaceCreated(tenant=DEFAULT.tenant, namespace=DEFAULT.namespace)
@@ -167,7 +167,7 @@ def test_a_forced_namespace_goes_with_its_topics_in_one_decision() -> None:
     )
 
 
-def test_graves_are_kept_in_checkpoints() -> None:
+def test_deleted_topics_survive_a_checkpoint() -> None:
     (
         started(created(partitions=3), RETENTION, DELETED)
         .then_state(

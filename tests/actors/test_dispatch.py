@@ -74,7 +74,7 @@ def test_the_last_batch_may_exceed_the_permits() -> None:
     made.check()
 
 
-def test_a_batch_acked_in_part_debits_what_is_left() -> None:
+def test_a_partly_acked_batch_debits_permits_for_its_open_messages() -> None:
     cursor = Cursor()
     cursor.ack_partial(1, 0b101)
     made = dispatcher([3, 3, 3], 5, kind=EXCLUSIVE, cursor=cursor)
@@ -82,7 +82,7 @@ def test_a_batch_acked_in_part_debits_what_is_left() -> None:
     made.check()
 
 
-def test_what_the_cursor_has_is_passed_over() -> None:
+def test_acked_entries_are_skipped() -> None:
     cursor = Cursor()
     cursor.ack_range(2, 5)
     made = dispatcher(8, 100, kind=EXCLUSIVE, cursor=cursor)
@@ -99,7 +99,7 @@ def test_shared_consumers_take_turns() -> None:
     assert got(first) == list(range(10 * TURN))
 
 
-def test_turns_go_on_from_one_dispatch_to_the_next() -> None:
+def test_turns_continue_from_one_dispatch_to_the_next() -> None:
     made = Dispatcher(Cursor())
     for number in range(3):
         made.attach(consumer(number))
@@ -125,7 +125,7 @@ def test_a_better_priority_level_comes_first() -> None:
     made.check()
 
 
-def test_what_a_gone_consumer_held_comes_first_and_uncounted() -> None:
+def test_entries_of_a_detached_consumer_are_delivered_first_without_counting() -> None:
     made = dispatcher(10, 4, kind=FAILOVER)
     made.dispatch()
     made.acked([])
@@ -137,7 +137,7 @@ def test_what_a_gone_consumer_held_comes_first_and_uncounted() -> None:
     made.check()
 
 
-def test_shared_redelivers_what_was_named_and_counts_it() -> None:
+def test_shared_redelivers_only_the_requested_entries_and_counts_them() -> None:
     made = dispatcher(6, 6)
     made.dispatch()
     made.redeliver(0, [(1, 2), (4, 9)])
@@ -155,7 +155,7 @@ def test_shared_redelivers_what_was_named_and_counts_it() -> None:
     made.check()
 
 
-def test_only_the_holder_can_ask_again() -> None:
+def test_only_the_holder_of_an_entry_can_request_its_redelivery() -> None:
     made = dispatcher(2 * TURN, TURN, TURN)
     made.dispatch()
     made.redeliver(0, [(TURN, 2 * TURN)])
@@ -165,7 +165,7 @@ def test_only_the_holder_can_ask_again() -> None:
 
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, FAILOVER])
-def test_single_active_redelivers_everything_in_order_before_newer(kind) -> None:
+def test_single_active_redelivers_everything_in_order_before_new_entries(kind) -> None:
     made = dispatcher(6, 4, kind=kind)
     made.dispatch()
     made.redeliver(0, [(2, 3)])
@@ -176,7 +176,7 @@ def test_single_active_redelivers_everything_in_order_before_newer(kind) -> None
     made.check()
 
 
-def test_acks_free_what_is_held_and_what_waits() -> None:
+def test_acks_release_held_and_waiting_entries() -> None:
     cursor = Cursor()
     made = dispatcher(10, 10, cursor=cursor)
     made.dispatch()
@@ -187,7 +187,7 @@ def test_acks_free_what_is_held_and_what_waits() -> None:
     made.check()
 
 
-def test_an_ack_that_the_cursor_refused_frees_nothing() -> None:
+def test_an_ack_that_the_cursor_refused_releases_nothing() -> None:
     made = dispatcher(10, 10)
     made.dispatch()
     made.acked([(2, 8)], [(9, 0)])
@@ -205,7 +205,7 @@ def test_an_entry_acked_in_part_stays_held_until_its_last_message() -> None:
         made.check()
 
 
-def test_attaching() -> None:
+def test_consumers_attach_only_if_their_types_agree() -> None:
     made = Dispatcher(Cursor())
     assert made.attach(consumer(1, EXCLUSIVE)) == [] and made.type is EXCLUSIVE
     for kind in (EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED):
@@ -269,7 +269,7 @@ def test_chunks_of_a_message_go_to_one_consumer() -> None:
     made.check()
 
 
-def test_a_message_stays_with_its_consumer_until_all_of_it_came_back() -> None:
+def test_a_chunked_message_stays_with_its_consumer_until_all_chunks_are_returned() -> None:
     made = dispatcher(2, 2, 0, chunks={0: "m", 1: "m"})
     assert got(made.dispatch(), 0) == [0, 1]
     made.flow(1, 10)
@@ -294,7 +294,7 @@ def test_acked_chunks_are_forgotten() -> None:
     made.check()
 
 
-def test_a_reserved_chunk_that_is_acked_is_reserved_no_longer() -> None:
+def test_an_ack_ends_the_reservation_of_a_chunk() -> None:
     cursor = Cursor()
     made = dispatcher(2, 1, 5, chunks={0: "m", 1: "m"}, cursor=cursor)
     made.dispatch()
@@ -316,7 +316,7 @@ def test_the_window_is_bounded_and_follows_the_permits() -> None:
     assert made.wants() == 50 + MAX_WINDOW
 
 
-def test_feeding_skips_what_is_acked_and_ignores_what_is_known() -> None:
+def test_feeding_skips_acked_entries_and_ignores_known_ones() -> None:
     cursor = Cursor()
     made = Dispatcher(cursor)
     assert made.feed(0, [1, 2, 3])
@@ -447,7 +447,7 @@ def test_a_broken_invariant_is_named(kind, damage, name) -> None:
 
 
 @pytest.mark.parametrize("kind", [SHARED, EXCLUSIVE, FAILOVER])
-def test_a_grant_stands_while_there_is_one_way_to_go_on(kind) -> None:
+def test_a_lease_is_granted_while_only_one_consumer_can_get_entries(kind) -> None:
     made = dispatcher(8, 3, kind=kind)
     made.dispatch()
     assert made.lease() == DispatchLease(0, 3, 3, UNLIMITED)
@@ -461,7 +461,7 @@ def test_a_grant_stands_while_there_is_one_way_to_go_on(kind) -> None:
     assert [(d.first, d.end) for d in made.dispatch()] == [(5, 8)]
 
 
-def test_nothing_stands_while_there_is_something_to_decide() -> None:
+def test_no_lease_is_granted_while_the_dispatcher_has_choices() -> None:
     made = dispatcher(8, 10, 10, kind=SHARED)
     assert not made.may_lease()  # two consumers
     made.detach(1)
@@ -480,7 +480,7 @@ def test_nothing_stands_while_there_is_something_to_decide() -> None:
     assert not made.may_lease()  # a part acknowledged ahead
 
 
-def test_what_was_acknowledged_meanwhile_is_not_held_by_its_consumer() -> None:
+def test_entries_acked_before_a_lease_report_are_not_held() -> None:
     made = dispatcher(4, 10, kind=EXCLUSIVE)
     made.dispatch()
     assert made.lease() is not None
@@ -491,7 +491,7 @@ def test_what_was_acknowledged_meanwhile_is_not_held_by_its_consumer() -> None:
     made.check()
 
 
-def test_a_report_without_a_grant_is_refused() -> None:
+def test_a_lease_report_without_a_lease_is_refused() -> None:
     made = dispatcher(8, 1, kind=EXCLUSIVE)
     with pytest.raises(InvariantViolation, match="under a lease"):
         made.lease_report(0, [1], {})
@@ -501,7 +501,7 @@ def test_a_report_without_a_grant_is_refused() -> None:
         made.lease_report(2, [1], {})
 
 
-def test_chunks_that_were_delivered_standing_keep_their_message_together() -> None:
+def test_chunks_delivered_under_a_lease_keep_their_message_together() -> None:
     made = dispatcher(1, 10, kind=SHARED)
     made.dispatch()
     assert made.lease() is not None
@@ -514,7 +514,7 @@ def test_chunks_that_were_delivered_standing_keep_their_message_together() -> No
     made.check()
 
 
-def test_reports_are_due_in_time() -> None:
+def test_a_lease_report_is_due_after_a_bounded_number_of_deliveries() -> None:
     leased = LeasedDelivery(7, 10**6, UNLIMITED)
     assert leased.report() is None
     for _ in range(REPORT_AT):
@@ -802,7 +802,7 @@ for case in (TestShared, TestFailover, TestExclusive):
     case.settings = PACE
 
 
-def test_deliveries_of_a_long_run_are_few() -> None:
+def test_a_long_run_needs_few_deliveries() -> None:
     made = dispatcher(9000, 9000, kind=EXCLUSIVE)
     out = made.dispatch()
     assert len(out) <= 9000 // 1024 + 1

@@ -25,7 +25,7 @@ SETS = [Cursor(3), Interleaving(3), LedgerTable([(7, 0)], 3), RangeSet([(1, 3)])
 
 
 @pytest.mark.parametrize("made", SETS, ids=lambda made: type(made).__name__)
-def test_what_has_a_value_equals_only_its_own_kind_and_has_no_hash(made) -> None:
+def test_value_objects_equal_only_their_own_type_and_are_unhashable(made) -> None:
     others = [other for other in SETS if other is not made]
     assert all(made != other for other in [*others, None, 3, "text"])
     assert made == made
@@ -44,7 +44,7 @@ def test_normalized_ranges_hold_the_same_offsets(ranges) -> None:
 
 
 @pytest.mark.parametrize("owner", [None, 1, 2, 3])
-def test_only_what_the_named_owner_holds_is_taken(owner) -> None:
+def test_only_entries_of_the_named_owner_are_taken(owner) -> None:
     held = Holdings()
     for first, end, whose in ((0, 10, 1), (10, 20, 2), (20, 30, 1), (40, 50, 2)):
         held.give(first, end, whose)
@@ -61,7 +61,7 @@ def test_only_what_the_named_owner_holds_is_taken(owner) -> None:
     held.check()
 
 
-def test_neighbours_of_one_owner_are_one_holding() -> None:
+def test_adjacent_ranges_of_one_owner_merge() -> None:
     held = Holdings()
     for first, end, whose in ((0, 5, 1), (10, 15, 1), (15, 20, 2), (5, 10, 1), (20, 25, 1)):
         held.give(first, end, whose)
@@ -93,7 +93,7 @@ def test_a_removed_policy_leaves_the_others_of_its_scope() -> None:
     )
 
 
-def test_the_clusters_policy_is_asked_for_by_itself() -> None:
+def test_the_policy_of_the_cluster_is_read_alone() -> None:
     (
         started(policy_set(DEFAULT, "messageTTL", b"5"), policy_set(CLUSTER, "messageTTL", b"60"))
         .when(RemovePolicy(DEFAULT, "nothing"))
@@ -103,7 +103,7 @@ def test_the_clusters_policy_is_asked_for_by_itself() -> None:
     )
 
 
-def test_a_damaged_entry_is_refused_in_its_turn_and_changes_nothing() -> None:
+def test_a_damaged_entry_is_refused_in_order_and_changes_nothing() -> None:
     (
         partition()
         .when(publish(0))
@@ -118,7 +118,7 @@ def test_a_damaged_entry_is_refused_in_its_turn_and_changes_nothing() -> None:
     )
 
 
-def test_an_earlier_message_leaves_a_half_sent_later_one() -> None:
+def test_an_earlier_message_does_not_end_a_later_incomplete_one() -> None:
     (
         partition()
         .when(publish(9, chunk=chunk(0)))

@@ -18,7 +18,7 @@ def begun():
     return given(SubscriptionMachine(), CursorCreated(start_offset=10))
 
 
-def test_only_what_was_not_acked_expires_and_is_counted() -> None:
+def test_only_unacked_entries_expire_and_are_counted() -> None:
     history = begun().when(Ack(END, [(12, 14)], [(15, 0b10)]))
     history.when(Expire(END, [(0, 20)], ExpiryReason.TTL)).then(
         events=[EntriesExpired(ranges=[10, 2, 2, 6], reason="ttl")],
@@ -31,7 +31,7 @@ def test_only_what_was_not_acked_expires_and_is_counted() -> None:
 
 
 @pytest.mark.parametrize("ranges", [[(-1, 2)], [(5, 5)], [(99, 101)]])
-def test_what_is_not_in_the_log_cannot_expire(ranges) -> None:
+def test_entries_outside_the_log_cannot_expire(ranges) -> None:
     begun().when(Expire(END, ranges, ExpiryReason.TTL)).then_refused(Reason.INVALID)
 
 
@@ -40,7 +40,7 @@ def test_nothing_expires_before_the_subscription_is_created() -> None:
     refused.then_refused(Reason.NOT_FOUND)
 
 
-def test_a_cursor_never_goes_back_into_what_is_trimmed() -> None:
+def test_a_reset_skips_trimmed_entries() -> None:
     history = (
         begun()
         .when(Reset(5, "seek", [(0, 8), (20, 30)]))

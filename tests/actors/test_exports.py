@@ -205,7 +205,7 @@ def test_only_new_progress_is_exported() -> None:
         assert told(subject, unknown, cursor)[0][0] == (10, 16)
 
 
-def test_a_token_of_an_export_that_is_over_begins_anew() -> None:
+def test_the_token_of_an_ended_export_begins_a_new_one() -> None:
     cursor, subject = Cursor(0, [(10, 12)]), Exports("a")
     _, first = told(subject, None, cursor)
     token = first
@@ -216,7 +216,7 @@ def test_a_token_of_an_export_that_is_over_begins_anew() -> None:
     assert told(subject, first, cursor)[0] == [(10, 12), (20, 21), (30, 31)]
 
 
-def test_places_are_rounded_when_they_are_many() -> None:
+def test_many_positions_are_rounded() -> None:
     places = Touched()
     for offset in range(0, 1000, 10):
         places.add([(offset, offset + 1)])
@@ -234,7 +234,7 @@ def test_the_cluster_that_asked_longest_ago_is_dropped(monkeypatch: pytest.Monke
     assert told(subject, token, cursor)[0] == [(10, 12)]
 
 
-def test_that_the_mark_moved_is_news() -> None:
+def test_a_moved_mark_is_new_progress() -> None:
     world = World(0)
     other = world.others[0]
     while world.tell(other, lossy=False):

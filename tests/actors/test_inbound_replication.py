@@ -14,7 +14,7 @@ TOPIC = Scope.of_topic(FLIGHTS)
 FROM_THERE = b'["there"]'
 
 
-def test_only_clusters_that_are_known_are_pulled_from() -> None:
+def test_only_registered_clusters_are_replicated_from() -> None:
     (
         started()
         .when(SetPolicy(DEFAULT, PULL_FROM, FROM_THERE))
@@ -28,7 +28,7 @@ def test_only_clusters_that_are_known_are_pulled_from() -> None:
     )
 
 
-def test_a_cluster_that_is_pulled_from_isnt_forgotten() -> None:
+def test_a_cluster_that_is_replicated_from_cannot_be_deleted() -> None:
     (
         started(THERE, policy_set(DEFAULT, PULL_FROM, FROM_THERE))
         .when(DeleteCluster("there"))
@@ -36,7 +36,7 @@ def test_a_cluster_that_is_pulled_from_isnt_forgotten() -> None:
     )
 
 
-def test_topics_are_pulled_as_the_nearest_policy_says() -> None:
+def test_the_nearest_policy_decides_inbound_replication() -> None:
     events = (THERE, policy_set(DEFAULT, PULL_FROM, FROM_THERE), created(FLIGHTS, 2))
     history = started(*events)
     history.then_state(lambda state: list(pulled_from(state, TOPIC)) == ["there"])

@@ -86,7 +86,7 @@ def test_a_ring_spreads_hashes_and_moves_few_when_a_consumer_joins() -> None:
     assert [ring.consumer_of(hashed) for hashed in range(1, HASHES)] == before
 
 
-def test_a_ring_is_the_same_in_whatever_order_consumers_came() -> None:
+def test_a_ring_does_not_depend_on_the_order_of_its_consumers() -> None:
     one, other = HashRing(), HashRing()
     members = [Attached(consumer(number)) for number in range(5)]
     for member in members:
@@ -150,7 +150,7 @@ def test_ranges_that_cannot_be_assigned_are_refused(ranges, said) -> None:
     made.check()
 
 
-def test_the_first_consumer_is_refused_for_bad_ranges_too() -> None:
+def test_bad_ranges_of_the_first_consumer_are_refused() -> None:
     made = Dispatcher(Cursor())
     refused = made.attach(consumer(1, sticky()))
     assert isinstance(refused, Refusal) and refused.reason is Reason.UNASSIGNABLE
@@ -159,7 +159,7 @@ def test_the_first_consumer_is_refused_for_bad_ranges_too() -> None:
 
 
 @pytest.mark.parametrize("keys", [sticky((0, 5)), LOOSE])
-def test_another_policy_than_the_live_consumers_is_refused(keys) -> None:
+def test_a_policy_that_differs_from_that_of_live_consumers_is_refused(keys) -> None:
     made = dispatcher([], consumer(1))
     refused = made.attach(consumer(2, keys))
     assert isinstance(refused, Refusal) and refused.reason is Reason.BUSY
@@ -170,7 +170,7 @@ def test_another_policy_than_the_live_consumers_is_refused(keys) -> None:
 # ---- draining
 
 
-def test_a_key_is_at_one_consumer_and_in_order() -> None:
+def test_messages_of_a_key_go_to_one_consumer_in_order() -> None:
     made = dispatcher([7, 2000, 7, 7, 2001, 2000], consumer(1, LOW), consumer(2, HIGH))
     out = made.dispatch()
     assert got(out, 1) == [0, 2, 3] and got(out, 2) == [1, 4, 5]
@@ -178,7 +178,7 @@ def test_a_key_is_at_one_consumer_and_in_order() -> None:
     made.check()
 
 
-def test_what_a_consumer_holds_of_a_key_drains_before_another_one_gets_that_key() -> None:
+def test_a_key_moves_only_after_its_unacked_entries_are_acknowledged() -> None:
     made = dispatcher([7, 8, 7], consumer(1, sticky((0, 65535))))
     assert got(made.dispatch(), 1) == [0, 1, 2]
     made.detach(1)
@@ -208,7 +208,7 @@ def test_a_hash_that_moved_waits_for_its_last_acknowledgement() -> None:
     made.check()
 
 
-def test_entries_of_a_gone_consumer_go_to_the_next_one_in_order() -> None:
+def test_entries_of_a_detached_consumer_go_to_the_next_one_in_order() -> None:
     made = dispatcher([5, 5, 6, 5], consumer(1), permits=3)
     made.dispatch()
     made.detach(1)
@@ -229,7 +229,7 @@ def test_nothing_is_dispatched_once_the_connection_is_lost() -> None:
     made.check()
 
 
-def test_out_of_order_a_key_goes_to_its_new_consumer_at_once() -> None:
+def test_a_key_moves_at_once_if_out_of_order_delivery_is_allowed() -> None:
     made = dispatcher(SPREAD, consumer(0, LOOSE), permits=1000)
     made.dispatch()
     made.attach(consumer(1, LOOSE))
@@ -241,7 +241,7 @@ def test_out_of_order_a_key_goes_to_its_new_consumer_at_once() -> None:
     made.check()
 
 
-def test_what_comes_again_goes_by_its_hash() -> None:
+def test_redelivered_entries_go_to_the_consumer_of_their_hash() -> None:
     made = dispatcher([7, 2000, 7], consumer(1, LOW), consumer(2, HIGH))
     made.dispatch()
     made.redeliver(1, [(0, 3)])
@@ -251,7 +251,7 @@ def test_what_comes_again_goes_by_its_hash() -> None:
     made.check()
 
 
-def test_a_batch_acknowledged_in_part_keeps_its_key_where_it_is() -> None:
+def test_a_partly_acknowledged_batch_keeps_its_key_at_its_consumer() -> None:
     cursor = Cursor()
     made = Dispatcher(cursor)
     made.attach(consumer(1))
@@ -273,7 +273,7 @@ def test_a_batch_acknowledged_in_part_keeps_its_key_where_it_is() -> None:
 # ---- look-ahead
 
 
-def test_one_stuck_key_stops_no_other() -> None:
+def test_one_stuck_key_does_not_block_other_keys() -> None:
     made = dispatcher([7] * 3 + [2000] * 50, consumer(1, LOW), consumer(2, HIGH), permits=1)
     made.flow(2, 99)
     out = made.dispatch()
@@ -283,7 +283,7 @@ def test_one_stuck_key_stops_no_other() -> None:
     made.check()
 
 
-def test_what_waits_is_bounded(monkeypatch) -> None:
+def test_the_number_of_waiting_entries_is_bounded(monkeypatch) -> None:
     monkeypatch.setattr(key_shared, "LOOK_AHEAD", 3000)
     made = dispatcher([], consumer(1, LOW), consumer(2, HIGH), permits=0)
     made.flow(2, 100)
@@ -303,7 +303,7 @@ def test_what_waits_is_bounded(monkeypatch) -> None:
     made.check()
 
 
-def test_a_single_consumer_bounds_it_more() -> None:
+def test_a_single_consumer_has_a_lower_bound_of_waiting_entries() -> None:
     made = dispatcher([], consumer(1, LOW))
     for _ in range(50):
         feed(made, [2000] * 100)
@@ -316,7 +316,7 @@ def test_nothing_is_read_ahead_without_consumers() -> None:
     assert made.dispatch() == [] and made.next_offset == 0
 
 
-def test_what_is_acknowledged_while_it_waits_is_passed_over() -> None:
+def test_entries_acknowledged_while_they_wait_are_skipped() -> None:
     made = dispatcher([7, 7, 7, 7, 2000], consumer(1, LOW), consumer(2, HIGH), permits=1)
     made.dispatch()
     ack(made, 1, 2)
@@ -325,7 +325,7 @@ def test_what_is_acknowledged_while_it_waits_is_passed_over() -> None:
     made.check()
 
 
-def test_a_key_goes_on_whose_longest_waiting_entry_is_acknowledged_or_dead() -> None:
+def test_a_key_continues_after_its_first_waiting_entry_is_acknowledged_or_dead() -> None:
     made = dispatcher([7, 8, 8, 8, 9, 7, 8, 2000], consumer(1, LOW), consumer(2, HIGH), permits=1)
     assert got(made.dispatch()) == [0, 7]
     ack(made, 1)  # it stays, as consumer 1 has no permits
@@ -344,7 +344,7 @@ def test_a_key_goes_on_whose_longest_waiting_entry_is_acknowledged_or_dead() -> 
 # ---- hashes are fed
 
 
-def test_hashes_are_needed_once_there_is_a_key_shared_consumer() -> None:
+def test_hashes_are_required_from_the_first_key_shared_consumer_on() -> None:
     made = Dispatcher(Cursor(10))
     made.attach(ConsumerSpec(1, "s", SubscriptionType.SHARED))
     made.flow(1, 5)
@@ -368,7 +368,7 @@ def test_hashes_are_needed_once_there_is_a_key_shared_consumer() -> None:
     made.check()
 
 
-def test_a_seek_forgets_what_waits_and_what_is_pending() -> None:
+def test_a_seek_drops_waiting_entries_and_pending_hashes() -> None:
     made = dispatcher([7, 7, 2000], consumer(1, LOW), consumer(2, HIGH), permits=1)
     made.dispatch()
     made._in_flight.cursor.reset(1)
@@ -402,7 +402,7 @@ def test_chunks_stay_together_when_their_hash_moves() -> None:
     made.check()
 
 
-def test_a_message_in_chunks_is_finished_where_it_began() -> None:
+def test_all_chunks_of_a_message_go_to_the_consumer_of_the_first() -> None:
     made = Dispatcher(Cursor())
     made.attach(consumer(0))
     made.flow(0, 1)
@@ -421,7 +421,7 @@ def test_a_message_in_chunks_is_finished_where_it_began() -> None:
 # ---- dispatch leases
 
 
-def test_one_consumer_with_all_hashes_may_stand() -> None:
+def test_one_consumer_of_all_hashes_may_get_a_lease() -> None:
     made = dispatcher([5, 6, 7], consumer(1), permits=10)
     made.dispatch()
     grant = made.lease()
@@ -437,7 +437,7 @@ def test_one_consumer_with_all_hashes_may_stand() -> None:
         made.lease_report(5, [1])
 
 
-def test_a_sticky_consumer_stands_only_if_it_has_every_hash() -> None:
+def test_a_sticky_consumer_gets_a_lease_only_if_it_owns_every_hash() -> None:
     made = dispatcher([], consumer(1, sticky((0, 65534))))
     assert not made.may_lease()
     made.detach(1)
@@ -448,7 +448,7 @@ def test_a_sticky_consumer_stands_only_if_it_has_every_hash() -> None:
 # ---- invariants are seen to fail
 
 
-def test_pending_hashes_know_one_owner() -> None:
+def test_a_pending_hash_has_one_owner() -> None:
     pending = PendingHashes()
     pending.given(7, 1)
     pending.given(7, 1)

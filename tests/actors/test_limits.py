@@ -35,7 +35,7 @@ def test_a_consumer_over_its_limit_is_blocked_until_it_holds_less_than_half() ->
     made.check()
 
 
-def test_others_go_on_while_one_is_blocked() -> None:
+def test_other_consumers_continue_while_one_is_blocked() -> None:
     made = dispatcher(100, 1000, 1000)
     made.set_limits(10, 0)
     made.dispatch()
@@ -58,7 +58,7 @@ def test_a_subscription_that_holds_too_much_gets_nothing() -> None:
     made.check()
 
 
-def test_messages_count_not_entries_and_parts_of_batches_too() -> None:
+def test_limits_count_messages_including_those_of_partly_acked_batches() -> None:
     cursor = Cursor()
     made = dispatcher([3, 3, 3, 3, 3], 1000, cursor=cursor)
     made.set_limits(7, 0)
@@ -72,7 +72,7 @@ def test_messages_count_not_entries_and_parts_of_batches_too() -> None:
     made.check()
 
 
-def test_what_comes_back_is_held_no_longer() -> None:
+def test_returned_entries_are_no_longer_held() -> None:
     made = dispatcher(100, 1000, 1000)
     made.set_limits(10, 15)
     made.dispatch()
@@ -83,7 +83,7 @@ def test_what_comes_back_is_held_no_longer() -> None:
     made.check()
 
 
-def test_new_limits_hold_at_once() -> None:
+def test_new_limits_apply_at_once() -> None:
     made = dispatcher(100, 1000)
     made.set_limits(10, 0)
     made.dispatch()
@@ -105,7 +105,7 @@ def test_one_active_consumer_has_no_limit(kind) -> None:
     made.check()
 
 
-def test_a_standing_grant_is_for_what_the_limits_allow() -> None:
+def test_a_lease_is_bounded_by_the_limits() -> None:
     made = dispatcher(4, 1000)
     made.set_limits(10, 0)
     made.dispatch()
@@ -120,7 +120,7 @@ def test_a_standing_grant_is_for_what_the_limits_allow() -> None:
     made.check()
 
 
-def test_without_limits_a_grant_has_room_for_everything() -> None:
+def test_without_limits_a_lease_is_unbounded() -> None:
     made = dispatcher(0, 10)
     grant = made.lease()
     assert grant is not None and grant.room == UNLIMITED
@@ -159,7 +159,7 @@ def test_a_broken_invariant_is_named(damage, name) -> None:
 # ---- Failover
 
 
-def test_partitions_agree_on_the_order_of_consumers_however_they_came() -> None:
+def test_the_order_of_consumers_does_not_depend_on_their_arrival() -> None:
     """The names in order, one partition after the other; a better level before all others."""
 
     def active(partition: int, names: list[str]) -> str:
@@ -202,7 +202,7 @@ def test_a_better_level_gets_everything_while_it_has_permits() -> None:
 
 
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
-def test_no_number_of_acked_ranges_stops_dispatch(kind) -> None:
+def test_many_acked_ranges_do_not_stop_dispatch(kind) -> None:
     """Pulsar pauses a subscription whose holes it can't write down; here all of them can be."""
     entries = 10_000
     cursor = Cursor()
@@ -222,7 +222,7 @@ def test_no_number_of_acked_ranges_stops_dispatch(kind) -> None:
 # ---- standing beside dead letters
 
 
-def test_a_grant_behind_a_dead_entry_that_was_never_fed_ends_with_feeding_behind_it() -> None:
+def test_a_lease_behind_an_unfed_dead_entry_moves_the_feed_position() -> None:
     """Found by simulation, seed 6: the partition continued to feed at its former position, the
     dispatcher waited for the dead entry's size, and delivery stopped.
     """

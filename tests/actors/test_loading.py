@@ -329,7 +329,7 @@ async def test_replay_needs_no_loads() -> None:
     await again.close()
 
 
-def test_a_machine_without_stored_segments_is_no_loader() -> None:
+def test_a_machine_without_stored_segments_loads_nothing() -> None:
     class Plain:
         def on_checkpoint(self, state: Any, stored: Any) -> None: ...
         def needs_checkpoint(self, state: Any) -> bool:

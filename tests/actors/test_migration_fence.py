@@ -32,7 +32,7 @@ from velaray.events.events_pb2 import PartitionFenced, PartitionUnfenced
 from velaray.events.ids import TransactionId
 
 
-def test_a_fence_goes_up_once_and_down_once() -> None:
+def test_a_fence_is_set_once_and_removed_once() -> None:
     (
         partition()
         .when(FencePartition(2))
@@ -46,7 +46,7 @@ def test_a_fence_goes_up_once_and_down_once() -> None:
     )
 
 
-def test_what_arrives_late_of_a_migration_moves_no_fence() -> None:
+def test_late_requests_of_a_migration_do_not_change_the_fence() -> None:
     (
         partition()
         .when(UnfencePartition(2))  # before its fence was up: it won't be any more
@@ -79,7 +79,7 @@ def test_what_arrives_late_of_a_migration_moves_no_fence() -> None:
     ],
     ids=lambda each: type(each).__name__,
 )
-def test_nothing_comes_through_a_fence(command: Any) -> None:
+def test_a_fence_refuses_entries_producers_and_subscriptions(command: Any) -> None:
     history = partition().when(publish(1)).then(reply=stored(0))
     history.when(CreateSubscription("s", StartAt.EARLIEST)).when(FencePartition(1))
     history.when(command).then_refused(Reason.UNAVAILABLE, "look it up again")
@@ -87,7 +87,7 @@ def test_nothing_comes_through_a_fence(command: Any) -> None:
     assert getattr(history.reply, "reason", None) is not Reason.UNAVAILABLE
 
 
-def test_readers_and_verdicts_continue_behind_the_fence() -> None:
+def test_reads_and_ends_of_transactions_continue_behind_a_fence() -> None:
     history = partition().when(CreateSubscription("s", StartAt.EARLIEST)).when(FencePartition(1))
     history.when(CreateSubscription("s", StartAt.EARLIEST)).then(reply=SubscriptionRef("s", 1, 0))
     history.when(FindProducer("p")).when(ExpireProducers(0)).then(events=[])
@@ -95,14 +95,14 @@ def test_readers_and_verdicts_continue_behind_the_fence() -> None:
     assert not isinstance(history.when(ended).reply, Reason)
 
 
-def test_a_fence_survives_a_checkpoint_and_none_leaves_no_trace_in_it() -> None:
+def test_a_fence_survives_a_checkpoint_and_no_fence_keeps_the_old_form() -> None:
     machine = PartitionMachine()
     history = given(machine, opened()).when(FencePartition(3))
     assert machine.restore(dict(machine.snapshot(history.state))).fence == Fence(3, 0)  # type: ignore[arg-type]
     assert "fence" not in machine.snapshot(given(machine, opened()).state)
 
 
-def test_a_fence_of_what_is_over_is_caught() -> None:
+def test_a_fence_of_a_finished_migration_is_caught() -> None:
     history = partition().when(UnfencePartition(2))
     history.state.fence.up = 1
     with pytest.raises(InvariantViolation, match="no fence is up for a migration that is over"):

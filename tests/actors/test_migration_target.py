@@ -37,7 +37,7 @@ def incoming_migration(state: Catalog) -> IncomingMigration:
     return state.incoming["acme"]
 
 
-def test_a_tenant_that_is_expected_is_at_home_at_the_source_until_it_stays() -> None:
+def test_an_expected_tenant_keeps_its_source_as_home_until_it_arrives() -> None:
     (
         started(THERE)
         .when(EXPECT)
@@ -57,7 +57,7 @@ def test_a_tenant_that_is_expected_is_at_home_at_the_source_until_it_stays() -> 
     )
 
 
-def test_one_that_does_not_come_is_at_home_where_it_was() -> None:
+def test_an_expected_tenant_that_does_not_arrive_keeps_its_former_home() -> None:
     left = TenantArrived(tenant="acme")
     history = started(THERE).when(EXPECT).when(LEAVES).then(events=[left], reply=Done(True))
     history.then_state(lambda s: home_of(s, "acme") is None)
@@ -67,7 +67,7 @@ def test_one_that_does_not_come_is_at_home_where_it_was() -> None:
     routed.when(EXPECT).when(LEAVES).then_state(lambda s: home_of(s, "acme") == "there")
 
 
-def test_what_is_late_of_a_migration_makes_nothing() -> None:
+def test_late_requests_of_a_finished_migration_are_refused() -> None:
     history = started(THERE).when(EXPECT).when(LEAVES)
     history.when(EXPECT).then_refused(Reason.CONFLICT, "is over: left")
     history.when(ExpectTenant("acme", "there", 8)).then(reply=Done(True))
@@ -76,13 +76,13 @@ def test_what_is_late_of_a_migration_makes_nothing() -> None:
     history.when(STAYS).then_refused(Reason.CONFLICT, "has no such migration")
 
 
-def test_a_later_migration_of_the_same_cluster_takes_an_unfinished_ones_place() -> None:
+def test_a_later_migration_from_the_same_cluster_replaces_an_unfinished_one() -> None:
     history = started(THERE).when(EXPECT).when(ExpectTenant("acme", "there", 9))
     history.then(reply=Done(True)).when(EndIncomingMigration("acme", "there", 9, False))
     history.then_state(lambda s: home_of(s, "acme") is None)
 
 
-def test_arrivals_that_are_not_allowed_are_refused() -> None:
+def test_incoming_migrations_that_are_not_allowed_are_refused() -> None:
     started().when(EXPECT).then_refused(Reason.NOT_FOUND, "no other cluster 'there'")
     own = ExpectTenant("acme", "here", 1)
     started().when(own).then_refused(Reason.NOT_FOUND, "no other cluster 'here'")
@@ -99,13 +99,13 @@ def test_arrivals_that_are_not_allowed_are_refused() -> None:
     )
 
 
-def test_a_tenant_that_leaves_is_not_expected() -> None:
+def test_a_tenant_that_is_moving_away_is_not_expected() -> None:
     history = started(THERE, YONDER).when(BeginMigration("public", "yonder"), 1)
     history.when(ExpectTenant("public", "there", 9))
     history.then_refused(Reason.CONFLICT, "moving to cluster yonder")
 
 
-def test_what_is_taken_over_does_not_arrive_any_more() -> None:
+def test_a_tenant_that_was_taken_over_cannot_arrive_any_more() -> None:
     history = started(THERE).when(EXPECT).when(SetTenantHome("acme", "there"))
     history.then(events=[], reply=Done(False)).then_state(lambda s: home_of(s, "acme") == "there")
     history.when(SetTenantHome("acme", "here")).then(reply=Done(True))
@@ -117,18 +117,18 @@ def test_what_is_taken_over_does_not_arrive_any_more() -> None:
     history.then_state(lambda s: home_of(s, "acme") is None)
 
 
-def test_the_source_is_kept_while_a_tenant_is_expected() -> None:
+def test_the_source_cluster_is_not_deleted_while_a_tenant_is_expected() -> None:
     history = started(THERE).when(EXPECT).when(DeleteCluster("there"))
     history.then_refused(Reason.NOT_ALLOWED, "it is the home of tenant acme")
 
 
-def test_clients_of_an_expected_tenant_create_nothing_here() -> None:
+def test_clients_of_an_expected_tenant_create_no_topics() -> None:
     history = started(THERE).when(ExpectTenant("public", "there", 7))
     history.when(EnsureTopic(FLIGHTS, at_home=True)).then(events=[])
     history.when(EnsureTopic(FLIGHTS)).then(events=[created()])
 
 
-def test_a_tenant_that_came_may_leave_and_come_again() -> None:
+def test_a_tenant_that_arrived_may_move_away_and_return() -> None:
     history = started(THERE).when(ExpectTenant("public", "there", 7))
     history.when(EndIncomingMigration("public", "there", 7, True))
     history.when(BeginMigration("public", "there"), 5).then(reply=Done(True))
@@ -139,7 +139,7 @@ def test_a_tenant_that_came_may_leave_and_come_again() -> None:
     history.then_state(lambda s: s.incoming["public"].before == "there")
 
 
-def test_arrivals_survive_a_checkpoint() -> None:
+def test_incoming_migrations_survive_a_checkpoint() -> None:
     machine = CatalogMachine()
     for end in (None, STAYS, LEAVES, SetTenantHome("acme", "here")):
         history = started(THERE).when(EXPECT)

@@ -81,7 +81,7 @@ def moving(phase: Phase, *before: Any) -> History[Catalog]:
     return history
 
 
-def test_a_migration_goes_its_way_and_the_tenant_is_at_home_there_when_it_switches() -> None:
+def test_a_migration_passes_through_its_phases_and_switching_sets_the_tenants_home() -> None:
     history = started(THERE).when(BEGIN, 1).then(events=[BEGUN], reply=Done(True))
     for phase in FORWARD:
         history.when(advance(phase), 1).then(events=[advanced(phase)], reply=Done(True))
@@ -93,7 +93,7 @@ def test_a_migration_goes_its_way_and_the_tenant_is_at_home_there_when_it_switch
     assert (found.at_ms(Phase.FENCED), found.at_ms(Phase.ROLLED_BACK)) == (1, None)
 
 
-def test_a_later_migration_has_a_larger_number_also_of_a_catalog_that_was_lost() -> None:
+def test_a_later_migration_has_a_larger_number_even_after_the_catalog_was_lost() -> None:
     history = started(THERE).when(BEGIN, 5000)
     for phase in FORWARD:
         history.when(advance(phase, 5000), 5001).then(reply=Done(True))
@@ -115,7 +115,7 @@ def test_a_late_step_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("phase", [Phase.BEGUN, Phase.REPLICATING, Phase.FENCED])
-def test_until_it_is_decided_it_can_be_rolled_back(phase: Phase) -> None:
+def test_an_undecided_migration_can_be_rolled_back(phase: Phase) -> None:
     history = moving(phase).when(RollBackMigration("public", "asked to"), 1)
     history.then(events=[advanced(Phase.ROLLING_BACK, "asked to")], reply=Done(True))
     history.when(RollBackMigration("public", "again")).then(events=[], reply=Done(False))
@@ -129,7 +129,7 @@ def test_until_it_is_decided_it_can_be_rolled_back(phase: Phase) -> None:
 
 
 @pytest.mark.parametrize("phase", [Phase.DECIDED, Phase.SWITCHED, Phase.DONE])
-def test_once_it_is_decided_it_cannot(phase: Phase) -> None:
+def test_a_decided_migration_cannot_be_rolled_back(phase: Phase) -> None:
     history = moving(phase).when(RollBackMigration("public", ""))
     history.then_refused(Reason.CONFLICT, "has moved to cluster there")
     assert phase in str(history.reply.message)
@@ -141,7 +141,7 @@ def test_a_tenant_that_is_not_moving_cannot_be_rolled_back_or_advanced() -> None
 
 
 @pytest.mark.parametrize("phase", list(Phase))
-def test_no_step_is_left_out(phase: Phase) -> None:
+def test_no_phase_is_skipped(phase: Phase) -> None:
     for number, reached in enumerate((Phase.BEGUN, *FORWARD)):
         history = moving(reached).when(advance(phase))
         if phase in (Phase.BEGUN, *FORWARD)[: number + 1]:
@@ -163,11 +163,13 @@ def test_no_step_is_left_out(phase: Phase) -> None:
         (BeginMigration("public", "there", max_lag=-1), Reason.INVALID, "max_lag"),
     ],
 )
-def test_what_cannot_move_is_refused(command: BeginMigration, reason: Reason, named: str) -> None:
+def test_migrations_that_are_impossible_are_refused(
+    command: BeginMigration, reason: Reason, named: str
+) -> None:
     started(THERE).when(command).then_refused(reason, named).then(events=[])
 
 
-def test_a_tenant_that_is_at_home_elsewhere_moves_from_there() -> None:
+def test_a_tenant_with_another_home_must_be_migrated_from_there() -> None:
     started(THERE, HOME).when(BEGIN).then_refused(Reason.NOT_ALLOWED, "migrate it from there")
 
 
@@ -200,14 +202,14 @@ CHANGES = (
 
 
 @pytest.mark.parametrize("command", DELETIONS, ids=lambda each: type(each).__name__)
-def test_while_it_moves_nothing_of_a_tenant_is_deleted(command: Any) -> None:
+def test_nothing_of_a_moving_tenant_can_be_deleted(command: Any) -> None:
     for phase in (Phase.BEGUN, Phase.REPLICATING, Phase.FENCED, Phase.DECIDED):
         moving(phase).when(command).then_refused(Reason.CONFLICT, "is moving to cluster there")
     rolling = moving(Phase.FENCED).when(RollBackMigration("public", ""))
     rolling.when(command).then_refused(Reason.CONFLICT, "is moving")
 
 
-def test_once_it_has_switched_what_is_left_of_it_is_deleted_but_not_the_tenant() -> None:
+def test_leftovers_of_a_switched_tenant_can_be_deleted_before_the_tenant() -> None:
     for command in DELETIONS[2:]:
         moving(Phase.SWITCHED).when(command).then_refused(Reason.CONFLICT, "is moving")
     gone = NamespaceDeleted(tenant="public", namespace="default")
@@ -218,7 +220,7 @@ def test_once_it_has_switched_what_is_left_of_it_is_deleted_but_not_the_tenant()
 
 
 @pytest.mark.parametrize("command", CHANGES, ids=lambda each: type(each).__name__)
-def test_behind_the_fence_nothing_of_a_tenant_is_made_or_changed(command: Any) -> None:
+def test_nothing_of_a_fenced_tenant_can_be_created_or_changed(command: Any) -> None:
     at_home = isinstance(command, EnsureTopic) and command.at_home
     for phase in (Phase.FENCED, Phase.DECIDED, *(() if at_home else (Phase.SWITCHED,))):
         history = moving(phase).when(command)
@@ -236,7 +238,7 @@ def test_after_the_switch_clients_are_redirected() -> None:
     assert getattr(found.reply, "reason", None) is not Reason.UNAVAILABLE
 
 
-def test_behind_the_fence_clients_are_sent_away_and_replicators_find_what_there_is() -> None:
+def test_a_fence_turns_clients_away_and_lets_replicators_find_existing_topics() -> None:
     history = moving(Phase.FENCED)
     history.when(EnsureTopic(FLIGHTS, at_home=True)).then_refused(Reason.UNAVAILABLE)
     history.when(EnsureTopic(FLIGHTS)).then(events=[])
@@ -245,14 +247,14 @@ def test_behind_the_fence_clients_are_sent_away_and_replicators_find_what_there_
     history.when(CreateTopic(others)).then(events=[created(others, incarnation=2)])
 
 
-def test_what_a_tenant_has_is_replicated_until_it_switches() -> None:
+def test_a_moving_tenant_is_replicated_until_it_switches() -> None:
     replicated = {phase for phase in FORWARD if target_of(moving(phase).state, "public")}
     assert replicated == {Phase.REPLICATING, Phase.FENCED, Phase.DECIDED}
     fenced = {phase for phase in FORWARD if is_fenced(moving(phase).state, "public")}
     assert fenced == {Phase.FENCED, Phase.DECIDED, Phase.SWITCHED}
 
 
-def test_a_cluster_is_kept_while_a_tenant_moves_there_and_not_for_the_sake_of_the_record() -> None:
+def test_a_cluster_is_not_deleted_while_a_tenant_moves_there_and_may_be_afterwards() -> None:
     history = moving(Phase.BEGUN).when(RollBackMigration("public", ""))
     history.when(advance(Phase.ROLLED_BACK)).when(DeleteCluster("there"))
     history.then(events=[ClusterDeleted(name="there")])

@@ -92,7 +92,7 @@ def test_ranges_and_bits_are_equal_with_thousands_of_acked_ranges() -> None:
 @example(whole=[(5, 30)], dense=9_000)
 @example(whole=[(5, 30), (40_000, 50_000)], dense=9_000)
 @example(whole=[], dense=0)
-def test_a_stored_segment_is_what_was_stored(form, whole, dense) -> None:
+def test_a_stored_segment_is_read_back_unchanged(form, whole, dense) -> None:
     acked, again = form(), form()
     for first, end in whole:
         acked.add(first, end)

@@ -101,7 +101,7 @@ def test_offsets_are_found_as_a_naive_model_finds_them(entries, first, end) -> N
 
 @settings(deadline=None)
 @examples(ENTRIES, ENTRIES, st.integers(0, 120))
-def test_a_restored_state_goes_on_as_the_original(before, after, first_offset) -> None:
+def test_a_restored_state_behaves_like_the_original(before, after, first_offset) -> None:
     log = logged(before + after)
     state = built(log[: len(before)])
     state.trim(min(first_offset, len(before)))
@@ -124,7 +124,7 @@ def place(name: str, raw: bytes) -> StoredSegment:
     return StoredSegment(name, 1, 0, len(raw), segment_digest(raw), lambda: raw)
 
 
-def test_a_block_that_did_not_change_is_not_written_again() -> None:
+def test_an_unchanged_block_is_not_written_again() -> None:
     state = built([("east", Position(1, 2 * at)) for at in range(7)])
     raw = bytes_of(origins.snapshot(state))
     origins.on_checkpoint(state, {name: place(name, found) for name, found in raw.items()})
@@ -133,7 +133,7 @@ def test_a_block_that_did_not_change_is_not_written_again() -> None:
     assert new == {"origins", "origin/2/east"}
 
 
-def test_what_is_trimmed_is_known_for_a_while_and_then_forgotten() -> None:
+def test_trimmed_positions_are_remembered_for_a_while() -> None:
     state = built([("east", Position(1, 2 * at)) for at in range(12)])
     origin = state.by_cluster["east"]
     state.trim(8)  # two blocks are behind it, one of which is kept
@@ -148,7 +148,7 @@ def test_what_is_trimmed_is_known_for_a_while_and_then_forgotten() -> None:
     origins.check(state, 12)
 
 
-def test_it_is_known_where_the_run_begins_that_has_an_offset() -> None:
+def test_the_beginning_of_a_run_is_found_by_offset() -> None:
     entries = [Position(1, at) for at in (0, 1, 2, 5, 6, 9, 20, 21)]
     log = [("east", at) for at in entries[:5]] + [("", Position(1, 0))]
     origin = built([*log, *(("east", at) for at in entries[5:])]).by_cluster["east"]
@@ -157,7 +157,7 @@ def test_it_is_known_where_the_run_begins_that_has_an_offset() -> None:
     assert Origin().begin_of(0) is None
 
 
-def test_there_is_a_place_before_every_entry() -> None:
+def test_every_position_has_a_predecessor() -> None:
     assert place_before(Position(4, 1)) == Position(4, 0)
     before = place_before(Position(4, 0))
     assert Position(3, 1 << 31) < before < Position(4, 0)

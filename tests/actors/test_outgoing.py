@@ -60,7 +60,7 @@ def waiting(state: PartitionState) -> dict[int, list[str]]:
     return {number: each.waiting for number, each in state.outgoing.by_number.items()}
 
 
-def test_a_partition_that_is_not_replicated_writes_and_keeps_nothing_more() -> None:
+def test_a_partition_without_replication_stores_nothing_about_transactions() -> None:
     history = begun("s").when(entry(A))
     history.when(commit(A)).then(
         events=[TransactionEnded(coordinator=0, sequence=7, commit=True)], reply=Ended(((0, 1),), 1)
@@ -69,7 +69,7 @@ def test_a_partition_that_is_not_replicated_writes_and_keeps_nothing_more() -> N
     assert not [name for name in history.machine.snapshot(history.state) if "outgoing" in name]
 
 
-def test_what_is_committed_waits_for_the_clusters_that_are_to_have_it() -> None:
+def test_a_committed_transaction_waits_for_its_target_clusters() -> None:
     event = TransactionEnded(coordinator=0, sequence=7, commit=True, clusters=["north", "west"])
     history = begun(WEST, "s", NORTH).when(entry(A)).when(entry()).when(entry(A))
     history.when(commit(A)).then(
@@ -87,13 +87,13 @@ def test_a_repeated_commit_gets_the_same_answer_until_the_participants_are_known
     history.when(commit(A)).then(events=[], reply=Ended((), 1))
 
 
-def test_an_aborted_transaction_goes_nowhere() -> None:
+def test_an_aborted_transaction_is_not_replicated() -> None:
     history = begun(WEST).when(entry(A)).when(EndTransaction(A, commit=False))
     history.then(events=[TransactionEnded(coordinator=0, sequence=7)], reply=Ended(((0, 1),), 1))
     assert not history.state.outgoing
 
 
-def test_the_only_participant_knows_that_it_is() -> None:
+def test_a_single_participant_is_recorded_as_the_only_one() -> None:
     ended = {"coordinator": 0, "sequence": 7, "commit": True}
     history = begun(WEST).when(entry(A)).when(commit(A, alone=True))
     history.then(
@@ -119,7 +119,7 @@ def test_participants_are_named_once_and_only_for_waiting_clusters() -> None:
     history.when(NameParticipants(B, clusters)).then(events=[], reply=Named())
 
 
-def test_what_all_clusters_have_confirmed_is_forgotten() -> None:
+def test_a_transaction_confirmed_by_all_clusters_is_dropped() -> None:
     history = begun(WEST, NORTH)
     for transaction in (A, B):
         history.when(entry(transaction)).when(commit(transaction))
@@ -136,19 +136,19 @@ def test_what_all_clusters_have_confirmed_is_forgotten() -> None:
     assert not history.state.outgoing
 
 
-def test_numbers_are_never_given_again() -> None:
+def test_transaction_numbers_are_never_reused() -> None:
     history = begun(WEST).when(entry(A)).when(commit(A)).when(ConfirmReplicated("west", [1]))
     history.when(entry(B)).when(commit(B)).then_state(lambda state: waiting(state) == {2: ["west"]})
 
 
-def test_a_cluster_gets_no_transaction_that_its_replicator_began_behind() -> None:
+def test_a_cluster_gets_no_transaction_from_before_its_replicator_started() -> None:
     history = begun(WEST).when(entry(A)).when(entry(B))
     history.when(CreateSubscription(NORTH, 1)).when(CreateSubscription("pulsar.repl.x", 2))
     history.when(commit(A)).when(commit(B))
     assert waiting(history.state) == {1: ["west"], 2: ["north", "west"]}
 
 
-def test_a_cluster_that_is_not_replicated_to_any_more_is_not_waited_for() -> None:
+def test_a_removed_target_cluster_is_not_waited_for() -> None:
     history = begun(WEST, NORTH, "s")
     for transaction in (A, B):
         history.when(entry(transaction)).when(commit(transaction))
@@ -159,7 +159,7 @@ def test_a_cluster_that_is_not_replicated_to_any_more_is_not_waited_for() -> Non
     assert waiting(history.state) == {2: ["north"], 3: ["north"]}
 
 
-def test_a_cluster_gets_the_transactions_that_it_lacks() -> None:
+def test_a_cluster_gets_its_missing_transactions() -> None:
     history = begun(WEST)
     for sequence in range(1, 5):
         transaction = TransactionId(0, sequence)
@@ -265,7 +265,7 @@ def _no_subscription(state: PartitionState) -> None:
         (_no_subscription, "replicators are subscriptions"),
     ],
 )
-def test_damage_is_noticed(damage, name: str) -> None:
+def test_a_broken_invariant_is_named(damage, name: str) -> None:
     history = begun(WEST)
     for transaction in (A, B):
         history.when(entry(transaction)).when(commit(transaction))

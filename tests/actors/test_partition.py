@@ -158,7 +158,7 @@ def test_chunks_that_are_sent_again_are_stored_once() -> None:
     )
 
 
-def test_a_half_sent_message_that_starts_anew_is_another_message() -> None:
+def test_a_chunked_message_that_starts_again_is_another_message() -> None:
     (
         partition()
         .when(publish(4, chunk=chunk(0)))
@@ -192,7 +192,7 @@ def test_a_later_message_ends_a_half_sent_one() -> None:
         publish(0, chunk=Chunk("m", -1, 2)),
     ],
 )
-def test_what_cannot_be_is_refused(command) -> None:
+def test_invalid_commands_are_refused(command) -> None:
     partition().when(command).then_refused(Reason.INVALID)
 
 
@@ -200,7 +200,7 @@ def test_nothing_is_stored_before_a_ledger_is_open() -> None:
     given(PartitionMachine()).when(publish(0)).then_refused(Reason.UNAVAILABLE)
 
 
-def test_a_memoryview_is_passed_on_as_it_is() -> None:
+def test_a_memoryview_is_passed_on_unchanged() -> None:
     blob = memoryview(b"entry")
     history = partition().when(Publish("p", 0, 0, 1, blob, False))
     assert history.last is not None and history.last.blob is blob
@@ -209,7 +209,7 @@ def test_a_memoryview_is_passed_on_as_it_is() -> None:
 # ---- termination and epochs
 
 
-def test_a_terminated_partition_takes_no_more() -> None:
+def test_a_terminated_partition_refuses_entries() -> None:
     (
         partition()
         .when(publish(0))
@@ -282,7 +282,7 @@ def test_properties_of_subscriptions_change() -> None:
     history.when(SetProperty("t", "b", "2")).then_refused(Reason.NOT_FOUND)
 
 
-def test_a_new_subscription_of_an_old_name_is_another_one() -> None:
+def test_a_new_subscription_with_a_former_name_has_another_incarnation() -> None:
     (
         partition()
         .when(CreateSubscription("s", 0))
@@ -299,7 +299,7 @@ def test_a_new_subscription_of_an_old_name_is_another_one() -> None:
     )
 
 
-def test_a_deleted_subscription_is_remembered_until_nothing_of_it_is_stored() -> None:
+def test_a_deleted_subscription_is_remembered_until_its_journal_is_deleted() -> None:
     (
         partition()
         .when(CreateSubscription("s", 0))
@@ -352,7 +352,7 @@ def test_silent_producers_expire_unless_connected() -> None:
 # ---- the whole machine
 
 
-def test_what_it_does_not_know_is_an_error() -> None:
+def test_unknown_commands_and_events_are_errors() -> None:
     machine = PartitionMachine()
     with pytest.raises(TypeError, match="doesn't handle str"):
         machine.decide(machine.initial(), "publish", 0)
@@ -492,13 +492,13 @@ def test_positions_and_offsets_are_exact() -> None:
         (LATEST, 12, 11),
     ],
 )
-def test_the_nearest_entry_of_a_position_that_is_none(position, after, before) -> None:
+def test_positions_without_an_entry_find_the_nearest_entry(position, after, before) -> None:
     assert TABLE.at_or_after(Position(*position)) == after
     assert TABLE.at_or_before(Position(*position)) == before
 
 
 @pytest.mark.parametrize("offset", range(5, 12))
-def test_a_ledgers_offsets_are_those_whose_positions_name_it(offset: int) -> None:
+def test_the_offsets_of_a_ledger_match_their_positions(offset: int) -> None:
     span = TABLE.span_of(offset)
     assert span == TABLE.span(span.ledger_id)
     for inside in range(span.first, span.end):
@@ -507,7 +507,7 @@ def test_a_ledgers_offsets_are_those_whose_positions_name_it(offset: int) -> Non
     assert sum(each.end - each.first for each in map(TABLE.span, (10, 11, 13))) == 7
 
 
-def test_a_ledger_that_holds_nothing_has_an_empty_span() -> None:
+def test_an_empty_ledger_has_an_empty_range() -> None:
     for unknown in (9, 12, 14):
         assert TABLE.span(unknown) == (unknown, 0, 0)
     for outside in (4, 12):
@@ -534,7 +534,7 @@ def test_runs_are_cut_at_ledgers() -> None:
 
 
 @examples(st.lists(st.integers(0, 4), max_size=8), st.integers(0, 40), st.integers(-1, 6))
-def test_a_table_that_grew_finds_everything(counts, ledger, entry) -> None:
+def test_a_position_table_that_grew_finds_everything(counts, ledger, entry) -> None:
     table, positions = LedgerTable(), []
     for ledger_id, count in enumerate(counts):
         table.open(3 * ledger_id)
@@ -562,7 +562,7 @@ def _batch(first: int, highest: int, messages: int) -> Publish:
     return Publish("by-key", first, highest, messages, b"batch", deduplicate=True)
 
 
-def test_batches_by_key_interleave_and_are_no_duplicates() -> None:
+def test_interleaved_batches_by_key_are_no_duplicates() -> None:
     flush = [_batch(0, 9, 3), _batch(1, 8, 6), _batch(5, 5, 1), _batch(10, 10, 1)]
     history = given(PartitionMachine(), LedgerOpened(ledger_id=1, epoch=1))
     for offset, command in enumerate(flush):
@@ -571,7 +571,7 @@ def test_batches_by_key_interleave_and_are_no_duplicates() -> None:
         history.when(command).then(events=[], reply=Duplicate(command.sequence_id))
 
 
-def test_what_came_before_the_first_sparse_batch_stays_a_duplicate() -> None:
+def test_entries_before_the_first_sparse_batch_stay_duplicates() -> None:
     history = given(PartitionMachine(), LedgerOpened(ledger_id=1, epoch=1))
     history.when(_batch(0, 0, 1)).then(reply=Published(0, Position(1, 0), 1))
     history.when(_batch(1, 3, 2)).then(reply=Published(1, Position(1, 1), 2))
@@ -579,7 +579,7 @@ def test_what_came_before_the_first_sparse_batch_stays_a_duplicate() -> None:
     history.when(_batch(2, 2, 1)).then(reply=Published(2, Position(1, 2), 1))
 
 
-def test_only_so_many_interleaved_entries_are_remembered() -> None:
+def test_the_number_of_remembered_interleaved_entries_is_limited() -> None:
     seen = Interleaving(0)
     for first in range(WINDOW + 10):
         seen.add(first, first + 5)

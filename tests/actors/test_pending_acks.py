@@ -63,7 +63,7 @@ def ended(sequence: int, commit: bool) -> TransactionAcksEnded:
     return TransactionAcksEnded(coordinator=3, sequence=sequence, commit=commit)
 
 
-def test_a_commit_acknowledges_what_is_pending() -> None:
+def test_a_commit_acknowledges_pending_entries() -> None:
     part = PendingPart(offset=7, acknowledged=[0b0011], messages=4)
     (
         begun()
@@ -103,7 +103,7 @@ def test_an_abort_returns_the_entries_to_redeliver() -> None:
     )
 
 
-def test_parts_of_a_batch_by_several_transactions_make_a_whole() -> None:
+def test_several_transactions_together_acknowledge_a_whole_batch() -> None:
     (
         begun()
         .when(AckInTransaction(ONE, END, [], [BatchAck(0, 0b1110, 4), BatchAck(0, 0b1101, 4)]))
@@ -124,7 +124,7 @@ def test_all_messages_of_a_batch_are_the_whole_entry() -> None:
     )
 
 
-def test_nothing_at_all_is_not_journaled() -> None:
+def test_an_empty_acknowledgement_is_not_journaled() -> None:
     begun().when(AckInTransaction(ONE, END, [], [BatchAck(5, 0b11, 2)])).then(
         events=[], reply=NowPending()
     )
@@ -140,7 +140,7 @@ IN_TWO = [
 
 @pytest.mark.parametrize("command", IN_TWO)
 @pytest.mark.parametrize("who", [ONE, TWO])
-def test_what_is_pending_is_refused_whole_also_to_the_same(command, who) -> None:
+def test_an_ack_of_pending_entries_is_refused_as_a_whole(command, who) -> None:
     command = AckInTransaction(who, END, command.ranges, command.partial)
     (
         begun()
@@ -181,7 +181,7 @@ def test_a_first_attempt_in_the_same_transaction_is_in_conflict(command) -> None
 
 
 @pytest.mark.parametrize("command", IN_TWO)
-def test_what_is_acknowledged_is_refused_whole(command) -> None:
+def test_a_transactional_ack_of_acked_entries_is_refused_as_a_whole(command) -> None:
     (
         begun()
         .when(Ack(END, [(2, 5), (8, 9)], [(7, 0b1100)]))
@@ -232,7 +232,7 @@ def test_a_cumulative_acknowledgement_commits_into_a_batch() -> None:
     )
 
 
-def test_a_batch_that_expired_meanwhile_is_no_half_acknowledged_one() -> None:
+def test_a_batch_that_expired_meanwhile_is_not_left_partly_acked() -> None:
     (
         begun()
         .when(AckBeforeInTransaction(ONE, END, 4, 0b0100))
@@ -242,7 +242,7 @@ def test_a_batch_that_expired_meanwhile_is_no_half_acknowledged_one() -> None:
     )
 
 
-def test_an_aborted_cumulative_acknowledgement_makes_nothing_come_again() -> None:
+def test_an_aborted_cumulative_ack_redelivers_nothing() -> None:
     (
         begun()
         .when(AckBeforeInTransaction(ONE, END, 9))
@@ -252,7 +252,7 @@ def test_an_aborted_cumulative_acknowledgement_makes_nothing_come_again() -> Non
     )
 
 
-def test_one_transaction_acknowledges_cumulatively_and_only_goes_on() -> None:
+def test_one_transaction_acks_cumulatively_and_only_forward() -> None:
     (
         begun()
         .when(AckBeforeInTransaction(ONE, END, 9, 0b1100))
@@ -303,7 +303,7 @@ def test_a_cumulative_acknowledgement_and_one_of_another_transaction_exclude_eac
         AckBeforeInTransaction(TWO, 20, -1),
     ],
 )
-def test_what_cannot_be_is_refused_as_a_whole(command) -> None:
+def test_invalid_commands_are_refused_as_a_whole(command) -> None:
     held = AckInTransaction(ONE, END, [], [BatchAck(1, 0b1110, 4)])
     begun().when(held).when(command).then_refused(Reason.INVALID)
     given(MACHINE).when(command).then_refused(Reason.NOT_FOUND)
@@ -322,7 +322,7 @@ CLEARING: list[list[Any]] = [
 
 
 @pytest.mark.parametrize("commands", CLEARING)
-def test_what_leaves_the_backlog_meanwhile_is_not_pending(commands) -> None:
+def test_entries_that_leave_the_backlog_are_not_pending(commands) -> None:
     history = begun().when(AckInTransaction(ONE, END, [(2, 5)], [BatchAck(7, 0b1100, 4)]))
     for command in commands:
         history.when(command)
@@ -331,7 +331,7 @@ def test_what_leaves_the_backlog_meanwhile_is_not_pending(commands) -> None:
     history.when(EndTransactionAcks(ONE, True)).then(events=[], reply=AcksEnded())
 
 
-def test_what_stays_pending_of_it_is_committed() -> None:
+def test_the_remaining_pending_entries_are_committed() -> None:
     (
         begun()
         .when(AckInTransaction(ONE, END, [(2, 5)], [BatchAck(7, 0b1000, 4)]))
@@ -342,7 +342,7 @@ def test_what_stays_pending_of_it_is_committed() -> None:
     )
 
 
-def test_undoing_a_move_keeps_what_was_committed_since_and_what_is_pending() -> None:
+def test_undoing_a_move_keeps_later_commits_and_pending_entries() -> None:
     history = begun().when(Reset(50, "mistake"))
     restored = Cursor()
     history.when(AckInTransaction(ONE, END, [(60, 62)])).when(
@@ -356,7 +356,7 @@ def test_undoing_a_move_keeps_what_was_committed_since_and_what_is_pending() -> 
     history.when(EndTransactionAcks(TWO, True)).then(reply=AcksEnded(((70, 72),)))
 
 
-def test_a_reset_to_where_it_is_forgets_what_is_pending() -> None:
+def test_a_reset_to_the_present_position_drops_pending_acks() -> None:
     (
         begun()
         .when(AckInTransaction(ONE, END, [(2, 5)]))
@@ -365,7 +365,7 @@ def test_a_reset_to_where_it_is_forgets_what_is_pending() -> None:
     )
 
 
-def test_a_message_that_two_transactions_have_is_caught() -> None:
+def test_a_message_pending_in_two_transactions_is_caught() -> None:
     state = begun().state
     state.pending.hold_part(ONE, 3, 0b011, 4)
     state.pending.hold_part(TWO, 3, 0b110, 4)
@@ -373,7 +373,7 @@ def test_a_message_that_two_transactions_have_is_caught() -> None:
         MACHINE.check(state)
 
 
-def test_what_is_acknowledged_and_pending_is_caught() -> None:
+def test_an_entry_both_acked_and_pending_is_caught() -> None:
     state = begun().state
     state.pending.hold(ONE, [(3, 5)])
     state.cursor.ack_range(4, 5)
@@ -568,7 +568,7 @@ RARER = [*ENDS, *moves_of(LARGER)]
 
 @settings(max_examples=60, deadline=None)
 @examples(st.lists(st.sampled_from(STEPS) | st.sampled_from(RARER), max_size=40))
-def test_random_histories_do_what_plain_sets_do(steps) -> None:
+def test_random_histories_match_a_naive_model(steps) -> None:
     history, seen = begun(), NOTHING
     for step in steps:
         before = seen

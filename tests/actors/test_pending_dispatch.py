@@ -78,7 +78,7 @@ class Host:
         return [(each.first, each.end, each.ack_set) for each in self.dispatch()]
 
 
-def test_pending_entries_are_passed_over_and_come_again_after_an_abort() -> None:
+def test_pending_entries_are_skipped_and_delivered_after_an_abort() -> None:
     host = Host([1] * 6)
     host.do(AckInTransaction(ONE, 6, [(1, 3)]))
     host.attach(1)
@@ -88,7 +88,7 @@ def test_pending_entries_are_passed_over_and_come_again_after_an_abort() -> None
 
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED])
-def test_what_was_pending_before_it_was_fed_can_be_delivered_after_an_abort(kind) -> None:
+def test_entries_pending_before_they_were_fed_are_delivered_after_an_abort(kind) -> None:
     host = Host([1] * 6, kind)
     host.do(AckInTransaction(ONE, 6, [(0, 6)]))
     host.begin()
@@ -99,7 +99,7 @@ def test_what_was_pending_before_it_was_fed_can_be_delivered_after_an_abort(kind
     assert host.got() == [(0, 6, None)]
 
 
-def test_nothing_stands_behind_what_is_pending_and_not_fed() -> None:
+def test_no_lease_begins_behind_a_pending_entry_that_was_not_fed() -> None:
     host = Host([1] * 6, EXCLUSIVE)
     host.do(AckInTransaction(ONE, 6, [(0, 3)]))
     host.begin()
@@ -140,7 +140,7 @@ def test_a_redelivery_by_abort_counts_once_whether_or_not_the_service_restarted(
         assert [(each.first, each.redelivery_count) for each in host.dispatch()] == [(1, 1)]
 
 
-def test_what_is_pending_of_a_batch_is_masked_out() -> None:
+def test_pending_messages_of_a_batch_are_masked_out() -> None:
     host = Host([4, 4])
     host.do(AckInTransaction(ONE, 2, [], [BatchAck(0, 0b1110, 4), BatchAck(1, 0b1100, 4)]))
     host.do(AckInTransaction(TWO, 2, [], [BatchAck(1, 0b0011, 4)]))
@@ -154,7 +154,7 @@ def test_what_is_pending_of_a_batch_is_masked_out() -> None:
     assert host.got() == [(0, 2, None)]
 
 
-def test_a_consumer_holds_the_less_of_a_batch_part_of_which_is_pending() -> None:
+def test_pending_messages_of_a_batch_are_not_held_by_the_consumer() -> None:
     host = Host([4])
     host.attach(1)
     host.dispatch()
@@ -189,7 +189,7 @@ def test_no_lease_is_granted_while_later_entries_are_pending() -> None:
     assert host.dispatcher.may_lease()
 
 
-def test_what_is_delivered_without_asking_may_be_pending() -> None:
+def test_deliveries_under_a_lease_may_be_pending() -> None:
     host = Host([1] * 6, EXCLUSIVE)
     host.attach(1)
     assert host.dispatcher.lease() is not None
@@ -199,7 +199,7 @@ def test_what_is_delivered_without_asking_may_be_pending() -> None:
     host.dispatcher.check()
 
 
-def test_what_is_pending_is_not_condemned() -> None:
+def test_a_pending_entry_is_not_condemned() -> None:
     host = Host([1] * 6)
     host.do(AckInTransaction(ONE, 6, [(1, 3)]))
     host.state.deliveries.add([(1, 2)], 9)
@@ -212,7 +212,7 @@ def test_what_is_pending_is_not_condemned() -> None:
     assert host.got() == [(2, 3, None)]
 
 
-def test_a_batch_that_is_pending_in_part_is_not_condemned() -> None:
+def test_a_partly_pending_batch_is_not_condemned() -> None:
     """All of its messages would go to the dead-letter topic."""
     host = Host([2] * 3)
     host.do(AckInTransaction(ONE, 3, partial=[BatchAck(1, 0b01, 2)]))
@@ -225,7 +225,7 @@ def test_a_batch_that_is_pending_in_part_is_not_condemned() -> None:
     assert host.dispatcher.condemn(3) == [(1, 2)]
 
 
-def test_what_is_dead_or_not_due_stays_so_after_an_abort() -> None:
+def test_dead_and_delayed_entries_are_not_delivered_after_an_abort() -> None:
     host = Host([1] * 5)
     host.do(AckInTransaction(ONE, 5, [(1, 4)]))
     host.begin()
@@ -240,7 +240,7 @@ def test_what_is_dead_or_not_due_stays_so_after_an_abort() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_view_is_what_sets_say(seed: int) -> None:
+def test_the_view_matches_a_naive_model(seed: int) -> None:
     rng, cursor, pending = random.Random(seed), Cursor(), PendingAcks()
     whole: set[int] = set()
     masks: dict[int, int] = {}
@@ -283,7 +283,7 @@ def test_the_view_is_what_sets_say(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, KEY_SHARED])
-def test_nothing_pending_is_delivered_and_nothing_is_lost(kind, seed: int) -> None:
+def test_pending_entries_are_not_delivered_and_none_is_lost(kind, seed: int) -> None:
     rng = random.Random(seed)
     sizes = [rng.choice([1, 1, 3]) for _ in range(25)]
     host, end = Host(sizes, kind), len(sizes)
@@ -339,7 +339,9 @@ def _check_deliverable(host: Host, each: Delivery) -> None:
 
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, KEY_SHARED])
-def test_what_is_pending_is_passed_over_only_when_it_is_known(kind: SubscriptionType) -> None:
+def test_a_new_dispatcher_grants_no_lease_before_pending_entries_are_fed(
+    kind: SubscriptionType,
+) -> None:
     """A new dispatcher gives out, or leaves to the partition, nothing behind it before."""
     host = Host([1, 1, 1], kind)
     host.do(AckInTransaction(ONE, 3, [(0, 2)]))

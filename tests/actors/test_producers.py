@@ -33,7 +33,7 @@ def refused(answer, reason: Reason, text: str = "") -> bool:
     return isinstance(answer, Refusal) and answer.reason is reason and text in answer.message
 
 
-def test_shared_producers_come_and_go_without_an_epoch() -> None:
+def test_shared_producers_have_no_epoch() -> None:
     made = registry(spec(1), spec(2))
     assert made.connect(spec(3), 7) == Accepted()
     assert made.disconnect(1) is None and not made.is_ready(1)
@@ -55,7 +55,7 @@ def test_the_same_key_gets_the_same_answer() -> None:
     assert made.connect(spec(2, WAIT), 0) == Waiting()
 
 
-def test_exclusive_is_alone() -> None:
+def test_an_exclusive_producer_excludes_all_others() -> None:
     made = ProducerRegistry()
     assert made.connect(spec(1, EXCLUSIVE), 0) == Accepted(raise_epoch=True)
     assert refused(made.connect(spec(2, EXCLUSIVE), 1), Reason.FENCED, "exclusive")
@@ -66,7 +66,7 @@ def test_exclusive_is_alone() -> None:
     made.check()
 
 
-def test_an_exclusive_producer_comes_back_with_its_epoch() -> None:
+def test_an_exclusive_producer_reconnects_with_its_epoch() -> None:
     made = registry(spec(1, EXCLUSIVE, "p"))
     again = spec(2, EXCLUSIVE, "p", epoch=1, topic_epoch=1)
     assert made.connect(again, 1) == Accepted(raise_epoch=False, replaced=1)
@@ -105,7 +105,7 @@ def test_a_waiting_producer_that_reconnects_keeps_its_turn() -> None:
     assert made.disconnect(1) == Promotion(4, "p")
 
 
-def test_fencing_throws_everybody_out() -> None:
+def test_a_fencing_producer_evicts_all_others() -> None:
     made = registry(spec(1), spec(2), spec(3, WAIT))
     assert made.connect(spec(4, FENCING), 0) == Accepted(True, None, (1, 2), (3,))
     assert made.connect(spec(5, FENCING, "name of 4"), 1) == Accepted(True, None, (4,))
@@ -116,7 +116,7 @@ def test_fencing_throws_everybody_out() -> None:
     made.check()
 
 
-def test_gone_twice_is_gone_once() -> None:
+def test_a_producer_leaves_only_once() -> None:
     made = registry(spec(1), spec(2, WAIT), spec(3, WAIT))
     assert made.disconnect(1) == Promotion(2, "name of 2")
     assert made.disconnect(1) is None
@@ -151,7 +151,7 @@ STEPS = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(STEPS)
-def test_whatever_happens_one_exclusive_producer_at_most(steps) -> None:
+def test_random_histories_have_one_exclusive_producer_at_most(steps) -> None:
     """Clients act on the last answer they got; only the latest exclusive producer is exclusive."""
     made, epoch = ProducerRegistry(), 0
     ready: dict[int, AccessMode] = {}

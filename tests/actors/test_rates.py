@@ -10,7 +10,7 @@ from velaray.actors.machine import InvariantViolation
 from velaray.actors.rates import Bucket, PublishRate
 
 
-def test_a_seconds_worth_goes_at_once_and_then_the_rate() -> None:
+def test_a_burst_of_one_second_passes_before_the_rate_applies() -> None:
     bucket = Bucket(10)
     assert [bucket.take(1, 100.0) for _ in range(10)] == [0.0] * 10
     assert bucket.take(1, 100.0) == pytest.approx(0.1)
@@ -34,6 +34,6 @@ def test_the_stricter_of_messages_and_bytes_counts() -> None:
     assert PublishRate(0, 0).take(1000, 1 << 30, 0.0) == 0.0
 
 
-def test_a_rate_of_nothing_is_no_rate() -> None:
+def test_a_rate_of_zero_is_unlimited() -> None:
     with pytest.raises(InvariantViolation):
         Bucket(0)

@@ -47,7 +47,7 @@ def test_deliveries_are_counted_as_runs() -> None:
     assert counts(history) == [(0, 2, 1), (2, 3, 2), (3, 4, 1), (6, 10, 1)]
 
 
-def test_what_is_acknowledged_is_not_counted_and_splits_nothing() -> None:
+def test_acked_entries_are_not_counted_and_do_not_split_runs() -> None:
     (
         begun()
         .when(Ack(END, [(offset, offset + 1) for offset in range(1, 20, 2)]))
@@ -58,7 +58,7 @@ def test_what_is_acknowledged_is_not_counted_and_splits_nothing() -> None:
     )
 
 
-def test_counts_behind_the_mark_go_and_a_reset_forgets_all() -> None:
+def test_counts_below_the_mark_are_dropped_and_a_reset_drops_all() -> None:
     history = begun().when(NoteDeliveries([(0, 10)])).when(AckBefore(END, 8))
     history.when(NoteDeliveries([(10, 12)]))
     assert counts(history) == [(8, 12, 1)]
@@ -124,7 +124,7 @@ class Story:
         self.dispatcher.acked([(offset, offset + 1) for offset in offsets])
 
 
-def test_every_way_to_end_in_vain_counts_once() -> None:
+def test_every_kind_of_failed_delivery_counts_once() -> None:
     story = Story()
     story.attach(1)
     assert story.deliver() == [(offset, 0) for offset in range(10)]
@@ -157,7 +157,7 @@ def test_a_crash_between_a_nack_and_the_next_delivery_counts_nothing() -> None:
     assert story.deliver() == [(offset, 1) for offset in range(10)]
 
 
-def test_what_was_never_delivered_is_not_counted() -> None:
+def test_undelivered_entries_are_not_counted() -> None:
     story = Story()
     story.attach(1, permits=4)
     story.deliver()
@@ -167,7 +167,7 @@ def test_what_was_never_delivered_is_not_counted() -> None:
     assert story.dispatcher.lease() is not None
 
 
-def test_an_exclusive_consumer_gets_all_again_and_only_what_it_named_is_counted() -> None:
+def test_an_exclusive_consumer_gets_everything_again_and_only_requested_entries_count() -> None:
     story = Story()
     story.attach(1, EXCLUSIVE)
     story.deliver()
@@ -186,7 +186,7 @@ def test_a_takeover_counts_no_failed_delivery() -> None:
     assert story.deliver() == [(at, 0) for at in range(10)]
 
 
-def test_what_is_redelivered_before_is_not_left_to_the_partition() -> None:
+def test_no_lease_is_granted_before_redeliveries_are_sent() -> None:
     story = Story()
     story.attach(1)
     story.deliver()
@@ -222,7 +222,7 @@ def do(story: Story, step: tuple[str, int, int]) -> None:
 
 @settings(max_examples=300)
 @examples(st.lists(STEPS, min_size=4, max_size=40))
-def test_what_is_durable_is_what_is_known_and_what_is_under_way(steps) -> None:
+def test_durable_counts_match_the_dispatcher_with_late_first_deliveries(steps) -> None:
     """Counts are right when first deliveries are noted late, after any other events."""
     story = Story()
     story.dispatcher.feed(0, [1] * 20)

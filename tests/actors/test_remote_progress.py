@@ -45,7 +45,7 @@ def cursor_of(history):
     return history.state.cursor
 
 
-def test_what_is_here_is_acknowledged_and_remembered_as_taken_in() -> None:
+def test_remote_acks_of_stored_entries_apply_and_are_remembered() -> None:
     (
         subscription()
         .when(take([(2, 4)], [(7, 0b10)]))
@@ -65,14 +65,14 @@ def test_what_is_here_is_acknowledged_and_remembered_as_taken_in() -> None:
     )
 
 
-def test_what_is_acknowledged_already_is_remembered_all_the_same() -> None:
+def test_remote_acks_of_acked_entries_are_remembered() -> None:
     history = subscription().when(Ack(END, [(0, 3)])).when(take([(1, 5)]))
     history.then(reply=Taken(((3, 5),)))
     history = subscription().when(Ack(END, [(0, 5)])).when(take([(1, 5)]))
     history.then(events=[ProgressTaken(ranges=[1, 4])], reply=Taken())
 
 
-def test_what_is_repeated_does_not_undo_a_rewind_and_what_is_new_counts() -> None:
+def test_repeated_progress_does_not_undo_a_rewind_and_new_progress_applies() -> None:
     history = subscription().when(take([(0, 6)])).when(Reset(2, "seek"))
     history.when(take([(0, 6)])).then(events=[], reply=Taken())
     assert cursor_of(history).unacked_ranges(0, 9) == [(2, 9)]
@@ -82,7 +82,7 @@ def test_what_is_repeated_does_not_undo_a_rewind_and_what_is_new_counts() -> Non
 
 
 @pytest.mark.parametrize("undone", [False, True])
-def test_what_others_heard_from_here_does_not_undo_a_rewind_either(undone: bool) -> None:
+def test_progress_that_returns_from_other_clusters_does_not_undo_a_rewind(undone: bool) -> None:
     history = subscription().when(Ack(END, [(0, 4), (6, 8)], [(9, 0b10)]))
     history.when(NoteDeliveries([(4, 5)]))
     if undone:
@@ -97,7 +97,7 @@ def test_what_others_heard_from_here_does_not_undo_a_rewind_either(undone: bool)
     alone.then_state(lambda state: not state.remote)
 
 
-def test_of_a_batch_that_was_rewound_nothing_more_is_taken_in() -> None:
+def test_progress_within_a_rewound_batch_is_ignored() -> None:
     history = subscription().when(take(partial=[(4, 0b1100)])).when(Reset(0, "seek"))
     history.when(take(partial=[(4, 0b1000)])).then(events=[], reply=Taken())
     history.when(take([(4, 5)])).then(events=[], reply=Taken())
@@ -114,7 +114,7 @@ def test_counts_are_raised_and_never_lowered() -> None:
     history.when(take(counts=[(2, 6, 4)])).then(reply=Taken(counts=((2, 6, 4),)))
 
 
-def test_what_is_not_here_waits_until_it_came() -> None:
+def test_progress_of_missing_entries_waits_for_them() -> None:
     ahead = Ahead(at(5, 1), [EntryRange(5, 3, 5), EntryRange(6, 0, 2)], [EntryMask(6, 4, 0b10)])
     history = subscription().when(take(ahead={"east": ahead}))
     history.when(take(ahead={"east": ahead})).then(events=[])
@@ -129,7 +129,7 @@ def test_what_is_not_here_waits_until_it_came() -> None:
     assert not history.state.remote.waiting
 
 
-def test_a_lot_of_waiting_progress_is_reported_in_parts() -> None:
+def test_much_waiting_progress_is_reported_in_parts() -> None:
     ranges = [
         EntryRange(ledger, entry, entry + 1) for ledger in (5, 6) for entry in range(0, 20, 2)
     ]
@@ -144,13 +144,13 @@ def test_a_lot_of_waiting_progress_is_reported_in_parts() -> None:
     assert waiting.border(at(9, 0), 1) == at(9, 0)
 
 
-def test_nothing_waits_for_what_came() -> None:
+def test_no_progress_waits_for_stored_entries() -> None:
     passed = Ahead(at(5, 2), [EntryRange(5, 0, 3)], [EntryMask(5, 1, 1)], [EntryCount(5, 0, 3, 1)])
     history = subscription().when(take(ahead={"east": passed}, came={"east": at(5, 3)}))
     history.then(events=[], reply=Taken())
 
 
-def test_what_waits_is_only_added_to() -> None:
+def test_waiting_progress_only_grows() -> None:
     some = Ahead(partial=[EntryMask(6, 4, 0b110)], counts=[EntryCount(6, 2, 4, 2)])
     history = subscription().when(take(ahead={"east": some}))
     more = Ahead(partial=[EntryMask(6, 4, 0b011)], counts=[EntryCount(6, 0, 3, 1)])
@@ -164,19 +164,19 @@ def test_what_waits_is_only_added_to() -> None:
     assert waiting.due(at(9, 0)) == Ahead(at(7, 0))
 
 
-def test_what_waits_of_different_origins_is_kept_apart() -> None:
+def test_waiting_progress_is_kept_by_origin() -> None:
     one = Ahead(ranges=[EntryRange(5, 0, 1)])
     history = subscription().when(take(ahead={"east": one, "north": one}))
     history.when(take(came={"east": at(9, 9)}))
     assert set(history.state.remote.waiting) == {"north"}
 
 
-def test_what_waits_keeps_waiting_when_the_cursor_is_moved() -> None:
+def test_waiting_progress_survives_a_move_of_the_cursor() -> None:
     history = subscription().when(take(ahead={"east": Ahead(at(5, 1))})).when(Reset(0, "seek"))
     assert history.state.remote.waiting["east"].up_to == at(5, 1)
 
 
-def test_of_what_is_trimmed_away_nothing_is_remembered() -> None:
+def test_progress_of_trimmed_entries_is_dropped() -> None:
     history = subscription().when(take([(0, 2), (4, 5)])).when(take([(0, 9)], first=6))
     taken = history.state.remote.taken
     assert (taken.acked_before, list(taken.acked_ranges())) == (9, [])
@@ -197,15 +197,15 @@ def test_of_what_is_trimmed_away_nothing_is_remembered() -> None:
         take(ahead={"east": Ahead(partial=[EntryMask(1, LAST_ENTRY + 1, 1)])}),
     ],
 )
-def test_what_can_not_be_meant_is_refused_as_a_whole(command) -> None:
+def test_invalid_progress_is_refused_as_a_whole(command) -> None:
     subscription().when(command).then_refused(Reason.INVALID)
 
 
-def test_nothing_is_taken_in_before_there_is_a_cursor() -> None:
+def test_progress_is_refused_before_the_subscription_is_created() -> None:
     given(SubscriptionMachine()).when(take([(0, 1)])).then_refused(Reason.NOT_FOUND)
 
 
-def test_a_waiting_entry_that_came_is_noticed() -> None:
+def test_progress_that_waits_for_a_stored_entry_is_caught() -> None:
     history = subscription().when(take(ahead={"east": Ahead(ranges=[EntryRange(5, 0, 1)])}))
     history.state.remote.waiting["east"].passed = at(5, 0)
     with pytest.raises(InvariantViolation, match="behind what came"):
@@ -300,7 +300,7 @@ def told(history: History, ahead: Ahead, arrived: int) -> None:
 
 @settings(deadline=None, max_examples=150)
 @examples(STEPS)
-def test_in_the_end_there_is_what_was_told_and_nothing_more(steps) -> None:
+def test_random_histories_end_with_exactly_the_reported_progress(steps) -> None:
     history, model = drive(SubscriptionMachine(), [Create(0)]), Model()
     own = set()
     for kind, what in steps:

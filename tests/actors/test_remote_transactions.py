@@ -81,7 +81,7 @@ def hidden(state: PartitionState) -> list[tuple[int, int]]:
 # ---- names
 
 
-def test_transactions_of_different_clusters_and_of_ours_have_different_ids() -> None:
+def test_ids_of_transactions_of_different_clusters_differ() -> None:
     ours = TransactionId(3, 7)
     found = {remote_id(name, ours) for name in ("east", "north", "")} | {ours}
     assert len(found) == 4
@@ -97,7 +97,7 @@ def test_transactions_of_different_clusters_and_of_ours_have_different_ids() -> 
 
 
 @pytest.mark.parametrize("bad", [(1 << 16, 1), (-1, 1), (0, 0)])
-def test_what_is_no_transaction_has_no_id(bad: tuple[int, int]) -> None:
+def test_an_invalid_transaction_has_no_remote_id(bad: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="no transaction of cluster 'east'"):
         remote_id("east", TransactionId(*bad))
 
@@ -105,7 +105,7 @@ def test_what_is_no_transaction_has_no_id(bad: tuple[int, int]) -> None:
 # ---- a partition
 
 
-def test_entries_are_undecided_until_the_verdict() -> None:
+def test_entries_are_undecided_until_the_transaction_ends() -> None:
     history = log(None, A, None, A).then_state(lambda state: state.max_read_offset == 1)
     history.when(complete(A, 3)).then(
         events=[
@@ -128,7 +128,7 @@ def test_entries_are_undecided_until_the_verdict() -> None:
     history.then_state(lambda state: hidden(state) == [])
 
 
-def test_a_completion_that_comes_again_changes_nothing() -> None:
+def test_a_repeated_completion_changes_nothing() -> None:
     history = log(A, B).when(complete(A, 0)).when(EndRemote(A, commit=True, over=True))
     history.when(complete(A, 0)).then(events=[], reply=Taken(()))
     both = [Completion(A, TOPICS, Position(LEDGER, 0)), Completion(B, TOPICS, Position(LEDGER, 1))]
@@ -140,20 +140,20 @@ def test_a_completion_that_comes_again_changes_nothing() -> None:
     )
 
 
-def test_a_transaction_of_one_partition_needs_no_keeper() -> None:
+def test_a_transaction_of_one_partition_needs_no_deciding_partition() -> None:
     history = log(A, None).when(complete(A, 0, topics=["a"])).then(reply=Taken((A,)))
     history.then_state(lambda state: state.max_read_offset == 0)
     history.when(EndRemote(A, commit=True, over=True))
     history.then_state(lambda state: state.max_read_offset == 2 and not state.arriving.complete)
 
 
-def test_a_transaction_none_of_whose_entries_came_arrives_all_the_same() -> None:
+def test_a_transaction_without_entries_here_completes() -> None:
     history = begun().when(complete(A, 3)).then(reply=Taken((A,)))
     over = ForeignTransactionEnded(**of(A), commit=True, over=True)
     history.when(EndRemote(A, commit=True, over=True)).then(events=[over], reply=RemoteEnded(False))
 
 
-def test_what_is_given_up_is_hidden_and_so_is_what_comes_later() -> None:
+def test_present_and_later_entries_of_an_abandoned_transaction_are_hidden() -> None:
     history = (
         log(A, None)
         .when(EndRemote(A, commit=False, over=False, judged=False))
@@ -180,12 +180,12 @@ def test_what_is_given_up_is_hidden_and_so_is_what_comes_later() -> None:
     history.when(EndRemote(A, commit=False, over=True)).then(events=[])
 
 
-def test_what_is_given_up_before_anything_came_never_shows() -> None:
+def test_a_transaction_abandoned_before_its_first_entry_stays_hidden() -> None:
     history = begun().when(EndRemote(A, commit=False, over=False)).when(entry(0, A)).when(entry(1))
     history.then_state(lambda state: hidden(state) == [(0, 1)] and state.max_read_offset == 2)
 
 
-def test_what_is_complete_is_given_up_by_its_keeper_alone() -> None:
+def test_only_the_deciding_partition_abandons_a_complete_transaction() -> None:
     history = log(A).when(complete(A, 0)).when(EndRemote(A, commit=False, over=False, judged=False))
     history.then_refused(Reason.CONFLICT, "ask its deciding partition")
     history.when(EndRemote(A, commit=False, over=False))
@@ -211,7 +211,7 @@ def arrived(topic: str) -> ForeignTransactionArrived:
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(TOPICS)))
-def test_it_is_released_when_it_has_arrived_everywhere(order: tuple[str, ...]) -> None:
+def test_a_transaction_is_released_when_it_is_complete_everywhere(order: tuple[str, ...]) -> None:
     history = begun()
     for topic in order[:2]:
         history.when(arrive(topic)).then(events=[arrived(topic)], reply=Judged(None))
@@ -229,7 +229,7 @@ def test_it_is_released_when_it_has_arrived_everywhere(order: tuple[str, ...]) -
     history.then_state(lambda state: not state.arriving.kept)
 
 
-def test_what_is_given_up_is_never_released() -> None:
+def test_an_abandoned_transaction_is_never_released() -> None:
     history = begun().when(arrive("a")).when(GiveUp(A, TOPICS))
     history.then(events=[judged(commit=False)], reply=Judged(False))
     history.when(GiveUp(A, TOPICS)).then(events=[], reply=Judged(False))
@@ -239,23 +239,23 @@ def test_what_is_given_up_is_never_released() -> None:
     history.when(ForgetRemote(A)).then(reply=Forgotten())
 
 
-def test_it_can_be_given_up_before_it_arrives_anywhere() -> None:
+def test_a_transaction_can_be_abandoned_before_it_arrives_anywhere() -> None:
     history = begun().when(GiveUp(A, TOPICS)).then(events=[judged(commit=False)])
     history.when(arrive("a")).then(events=[arrived("a")], reply=Judged(False))
 
 
-def test_one_partition_that_gave_up_is_enough() -> None:
+def test_one_partition_that_abandons_a_transaction_decides_for_all() -> None:
     history = begun().when(arrive("a")).when(arrive("b", given_up=True))
     history.then(events=[arrived("b"), judged(commit=False)], reply=Judged(False))
     history.when(arrive("c")).then(reply=Judged(False))
 
 
-def test_a_keeper_that_gave_up_itself_gives_up_for_all() -> None:
+def test_a_deciding_partition_that_abandons_a_transaction_decides_for_all() -> None:
     history = begun().when(arrive("b")).when(EndRemote(A, commit=False, over=False, judged=False))
     history.when(arrive("b")).then(events=[judged(commit=False)], reply=Judged(False))
 
 
-def test_an_arrival_that_contradicts_what_was_said_is_refused() -> None:
+def test_an_arrival_that_contradicts_known_participants_is_refused() -> None:
     history = begun().when(arrive("z")).then_refused(Reason.INVALID, "not z")
     history.when(arrive("a")).when(arrive("b", topics=("a", "b")))
     history.then_refused(Reason.INVALID, "goes to ('a', 'b', 'c')")
@@ -298,7 +298,7 @@ def test_any_history_replays_and_keeps_the_invariants(commands: list) -> None:
     drive(Begun(), commands)
 
 
-def test_a_partition_without_them_is_stored_as_ever() -> None:
+def test_a_snapshot_without_remote_transactions_has_the_old_form() -> None:
     history = log(None, None)
     assert "arriving" not in history.machine.snapshot(history.state)
 
@@ -331,7 +331,7 @@ def _early(state: PartitionState) -> None:
         (_early, "released transactions have arrived everywhere"),
     ],
 )
-def test_damage_is_noticed(damage, name: str) -> None:
+def test_a_broken_invariant_is_named(damage, name: str) -> None:
     history = log(A)
     damage(history.state)
     with pytest.raises(InvariantViolation, match=name):

@@ -62,7 +62,7 @@ def stored(offset):
     return Published(offset, Position(100, offset), 1)
 
 
-def test_an_entry_of_another_cluster_is_stored_with_its_position_there() -> None:
+def test_a_replicated_entry_is_stored_with_its_source_position() -> None:
     (
         partition()
         .when(sent(3, 9), now_ms=5)
@@ -83,7 +83,7 @@ def test_an_entry_of_another_cluster_is_stored_with_its_position_there() -> None
     )
 
 
-def test_what_is_not_behind_the_newest_of_its_cluster_is_a_duplicate() -> None:
+def test_an_entry_at_or_before_the_newest_of_its_cluster_is_a_duplicate() -> None:
     (
         partition()
         .when(sent(3, 5))
@@ -100,14 +100,14 @@ def test_what_is_not_behind_the_newest_of_its_cluster_is_a_duplicate() -> None:
     )
 
 
-def test_an_entry_whose_forerunner_is_not_stored_is_refused() -> None:
+def test_an_entry_whose_predecessor_is_not_stored_is_refused() -> None:
     subject = partition().when(sent(5, after=4)).then_refused(Reason.UNAVAILABLE)
     subject.when(sent(4, 7)).then(reply=stored(0))
     subject.when(sent(5, 8, after=4)).then(reply=stored(1))
     subject.when(sent(4, 7, after=3)).then(reply=Duplicate(7))
 
 
-def test_sequence_ids_of_other_clusters_decide_nothing() -> None:
+def test_sequence_ids_of_replicated_entries_are_ignored() -> None:
     (
         partition()
         .when(own(8))
@@ -127,13 +127,13 @@ def test_sequence_ids_of_other_clusters_decide_nothing() -> None:
     )
 
 
-def test_a_terminated_topic_takes_no_replicated_entries() -> None:
+def test_a_terminated_topic_refuses_replicated_entries() -> None:
     history = partition().when(sent(0)).when(Terminate())
     history.when(sent(1)).then_refused(Reason.TERMINATED)
     history.when(sent(0)).then(reply=Duplicate(0))
 
 
-def test_silent_producers_of_other_clusters_are_forgotten_and_what_came_is_not() -> None:
+def test_replication_positions_are_kept_when_silent_remote_producers_are_dropped() -> None:
     (
         partition()
         .when(sent(0), now_ms=10)
@@ -162,7 +162,7 @@ def test_a_producer_that_moves_finds_its_sequence_ids() -> None:
     target.then_state(lambda state: last_sequence_id(state, "p") == 8)
 
 
-def test_a_half_sent_message_goes_on_where_the_other_cluster_left_off() -> None:
+def test_a_chunked_message_continues_where_the_other_cluster_stopped() -> None:
     source = partition().when(own(3, chunk=Chunk("u", 0, 3))).when(own(3, chunk=Chunk("u", 1, 3)))
     target = partition().when(AdoptProducers(rows_of(source.state)))
     target.when(own(3, chunk=Chunk("u", 1, 3))).then(reply=Duplicate(3))
@@ -179,7 +179,7 @@ def test_batches_by_key_are_distinguished_after_a_move() -> None:
     target.when(AdoptProducers(rows_of(source.state))).then(events=[])
 
 
-def test_a_cluster_that_can_not_be_asked_is_known_by_what_it_had_sent() -> None:
+def test_sequence_ids_of_an_unreachable_cluster_follow_from_its_replicated_entries() -> None:
     target = partition().when(sent(0, 5)).when(sent(1, 3, producer="q", cluster="west"))
     target.when(own(5)).then(reply=stored(2))
     target = partition().when(sent(0, 5)).when(AdoptProducers(origin="east"))
@@ -187,7 +187,7 @@ def test_a_cluster_that_can_not_be_asked_is_known_by_what_it_had_sent() -> None:
     target.when(AdoptProducers(origin="west")).then(events=[], reply=Adopted(0))
 
 
-def test_rows_that_can_not_be_meant_are_refused() -> None:
+def test_invalid_producer_rows_are_refused() -> None:
     partition().when(AdoptProducers([ProducerRow("", 0, 1)])).then_refused(Reason.INVALID)
     partition().when(AdoptProducers([ProducerRow("p", 0, -2)])).then_refused(Reason.INVALID)
 
@@ -220,7 +220,7 @@ PUBLISHES = st.lists(
 
 @settings(deadline=None, max_examples=60)
 @examples(PUBLISHES, PUBLISHES)
-def test_adopting_is_idempotent_and_lowers_nothing(there, here) -> None:
+def test_producer_state_transfer_is_idempotent_and_lowers_no_sequence_id(there, here) -> None:
     opened = LedgerOpened(ledger_id=100, epoch=1)
     source = drive(PartitionMachine(), [])
     for side, commands in ((source, there), (target := drive(PartitionMachine(), []), here)):
@@ -248,7 +248,7 @@ def test_adopting_is_idempotent_and_lowers_nothing(there, here) -> None:
     assert all(command in repeated(target) for command in known)
 
 
-def test_more_entries_than_are_remembered_are_adopted_once() -> None:
+def test_transferred_producer_rows_above_the_window_are_applied_once() -> None:
     def row(first, last):
         return ProducerRow("p", 0, last, interleaved=(0, [(at, at) for at in range(first, last)]))
 

@@ -144,7 +144,7 @@ async def test_nothing_is_released_before_it_is_synced() -> None:
 
 
 @on_a_loop
-async def test_what_arrives_during_a_commit_goes_into_the_next_as_one() -> None:
+async def test_commands_that_arrive_during_a_commit_share_the_next_commit() -> None:
     host = await Host().start()
     gate = host.hold(Step.SYNC)
     host.submit(Add("a"))
@@ -161,7 +161,7 @@ async def test_what_arrives_during_a_commit_goes_into_the_next_as_one() -> None:
 
 
 @on_a_loop
-async def test_a_look_waits_for_what_it_has_seen_and_only_for_that() -> None:
+async def test_a_query_waits_only_for_the_events_that_it_saw() -> None:
     host = await Host().start()
     host.submit(Look())
     assert host.released == [0]
@@ -191,7 +191,7 @@ async def test_commands_submitted_by_a_release_come_after_waiting_ones() -> None
 
 
 @on_a_loop
-async def test_ask_and_read_answer_when_durable() -> None:
+async def test_ask_and_read_answer_after_the_commit() -> None:
     host = await Host().start()
     assert await host.runtime.ask(Drop("x")) == Refusal(Reason.NOT_FOUND, "x")
     gate = host.hold(Step.SYNC)
@@ -254,7 +254,7 @@ async def test_an_event_that_cannot_be_written_is_not_applied() -> None:
 
 
 @on_a_loop
-async def test_state_comes_back_and_every_ledger_is_announced_first() -> None:
+async def test_state_is_recovered_and_every_ledger_is_recorded_first() -> None:
     disk = MemoryDisk()
     for number in range(1, 5):
         host = await Host(disk).start()
@@ -380,7 +380,7 @@ async def test_an_evolve_that_raises_stops_the_actor_before_it_writes() -> None:
 
 
 @on_a_loop
-async def test_a_spoiled_state_is_never_checkpointed_and_fatal_once() -> None:
+async def test_an_inconsistent_state_is_never_checkpointed_and_reported_once() -> None:
     class Spoils(Toy):
         def evolve(self, state, event):
             super().evolve(state, event)
@@ -402,7 +402,7 @@ async def test_a_spoiled_state_is_never_checkpointed_and_fatal_once() -> None:
 
 
 @on_a_loop
-async def test_the_first_of_two_fatal_errors_counts() -> None:
+async def test_the_first_of_two_fatal_errors_is_reported() -> None:
     class Spoils(Toy):
         def evolve(self, state, event):
             super().evolve(state, event)
@@ -477,7 +477,7 @@ async def test_a_full_disk_refuses_writes_serves_reads_and_recovers() -> None:
 
 
 @on_a_loop
-async def test_what_follows_a_command_on_a_full_disk_is_decided_after_it() -> None:
+async def test_commands_behind_one_that_a_full_disk_refused_are_decided_after_it() -> None:
     """Simulation found it, seed 42260: a reset did nothing, as the acknowledgement before it
     hadn't come into effect yet."""
     disk = MemoryDisk()
@@ -494,7 +494,7 @@ async def test_what_follows_a_command_on_a_full_disk_is_decided_after_it() -> No
 
 
 @on_a_loop
-async def test_what_arrives_during_the_fall_back_waits_for_it() -> None:
+async def test_commands_that_arrive_during_the_fall_back_wait_for_it() -> None:
     disk = MemoryDisk()
     host = await Host(disk).start()
     host.submit(Add("a"))
@@ -518,7 +518,7 @@ async def test_what_arrives_during_the_fall_back_waits_for_it() -> None:
 
 
 @on_a_loop
-async def test_what_was_parked_for_a_roll_outlives_a_full_disk() -> None:
+async def test_commands_parked_for_a_roll_survive_a_full_disk() -> None:
     host = await Host().start(roll_records=2)
     first = host.hold(Step.SYNC)
     host.submit(Add("a"))
@@ -537,7 +537,7 @@ async def test_what_was_parked_for_a_roll_outlives_a_full_disk() -> None:
 
 
 @on_a_loop
-async def test_a_read_after_a_roll_waits_for_the_ledgers_announcement() -> None:
+async def test_a_read_after_a_roll_waits_for_the_record_of_the_new_ledger() -> None:
     host = await Host().start(roll_records=2)
     manifest = host.hold(Step.MANIFEST_WRITTEN)
     host.submit(Add("a"))
@@ -594,7 +594,7 @@ async def test_commands_wait_for_a_roll_in_their_order() -> None:
 
 
 @on_a_loop
-async def test_a_roll_without_space_leaves_the_old_ledger_going() -> None:
+async def test_a_roll_without_space_keeps_the_old_ledger_in_use() -> None:
     disk = MemoryDisk()
     host = await Host(disk).start(roll_records=3)
     host.hold(Step.CREATE, StorageFull("file", "no inode")).opened.set()
@@ -615,7 +615,7 @@ async def test_a_roll_without_space_leaves_the_old_ledger_going() -> None:
 
 
 @on_a_loop
-async def test_a_ledger_whose_announcement_did_not_fit_is_announced_later() -> None:
+async def test_a_ledger_whose_record_found_no_space_is_recorded_later() -> None:
     disk = MemoryDisk()
     host = await Host(disk).start(roll_records=3)
     writes = 0
@@ -682,7 +682,7 @@ async def ready() -> None:
 
 
 @on_a_loop
-async def test_recovery_without_the_newest_checkpoint_says_so() -> None:
+async def test_recovery_without_the_newest_checkpoint_is_reported() -> None:
     disk = MemoryDisk()
     host = await Host(disk).start(roll_records=3)
     host.submit(Add("a"), Add("b"))
@@ -770,7 +770,7 @@ async def life(disk: MemoryDisk, machine: Machine, commands: list, die_at: int):
 
 @pytest.mark.parametrize("lost", [True, False], ids=["power lost", "process killed"])
 @on_a_loop
-async def test_what_was_answered_survives_a_crash_at_any_step(lost: bool) -> None:
+async def test_answered_commands_survive_a_crash_at_any_step(lost: bool) -> None:
     commands = [Add(str(number)) for number in range(24)]
     die_at, died = 1, True
     while died:
@@ -796,7 +796,7 @@ FAULTS = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(lives=st.lists(st.tuples(FAULTS, st.integers(1, 4), st.booleans()), min_size=1, max_size=4))
-def test_answers_are_kept_through_many_lives_of_full_disks_and_deaths(lives) -> None:
+def test_answered_commands_survive_repeated_full_disks_and_crashes(lives) -> None:
     asyncio.run(_live_through(lives))
 
 

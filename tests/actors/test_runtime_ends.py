@@ -107,7 +107,7 @@ async def test_a_fatal_error_skips_callers_that_were_just_cancelled() -> None:
 
 
 @on_a_loop
-async def test_a_volatile_journal_refuses_what_needs_a_disk() -> None:
+async def test_a_volatile_journal_refuses_operations_that_need_a_disk() -> None:
     journal = VolatileJournal()
     assert [journal.stage(b"a"), journal.stage(b"b", b"blob"), await journal.commit()] == [0, 1, 1]
     for call in (journal.reload(), journal.roll({}, b"")):

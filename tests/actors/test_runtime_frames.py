@@ -81,7 +81,7 @@ async def test_a_read_right_after_a_full_frame_waits_for_it() -> None:
 
 
 @on_a_loop
-async def test_a_disk_that_fills_up_between_frames_refuses_those_that_were_not_written() -> None:
+async def test_a_disk_that_fills_up_between_frames_refuses_the_unwritten_frames() -> None:
     disk = MemoryDisk()
     host, gate = await _held(disk)
     second = host.hold(Step.WRITE, StorageFull("file", "full"))
@@ -124,7 +124,7 @@ async def test_a_roll_over_takes_every_frame_before_it() -> None:
 
 @pytest.mark.parametrize("ending", ["failed sync", "abort"])
 @on_a_loop
-async def test_after_the_end_no_frame_is_released(ending: str) -> None:
+async def test_no_frame_is_released_after_the_runtime_ended(ending: str) -> None:
     error = SyncFailed("file", "broken") if ending == "failed sync" else None
     host, gate = await _held(error=error)
     if ending == "abort":

@@ -65,14 +65,14 @@ def test_the_first_schema_is_version_0() -> None:
     )
 
 
-def test_versions_are_dense_and_know_what_they_were_compared_with() -> None:
+def test_versions_are_dense_and_record_what_they_were_compared_with() -> None:
     story = opened().when(Register(ONE)).when(Register(TWO)).then(reply=Registered(1, True))
     assert story.last.events[0].predecessor == 0
     story.when(Register(THREE)).then(reply=Registered(2, True))
     assert [each.predecessor for each in story.state.versions] == [None, 0, 1]
 
 
-def test_a_schema_that_is_a_live_version_is_that_one_wherever_it_stands() -> None:
+def test_a_schema_equal_to_any_live_version_gets_that_version() -> None:
     reordered = replace(ONE, data=json.dumps(json.loads(ONE.data), indent=4).encode(), name="x")
     (
         opened()
@@ -85,7 +85,7 @@ def test_a_schema_that_is_a_live_version_is_that_one_wherever_it_stands() -> Non
     )
 
 
-def test_what_isnt_compatible_is_refused_and_writes_nothing() -> None:
+def test_an_incompatible_schema_is_refused_and_writes_nothing() -> None:
     (
         opened()
         .when(Register(ONE))
@@ -98,7 +98,7 @@ def test_what_isnt_compatible_is_refused_and_writes_nothing() -> None:
     )
 
 
-def test_transitive_strategies_look_at_every_live_version() -> None:
+def test_transitive_strategies_check_every_live_version() -> None:
     story = opened().when(Register(ONE)).when(Register(TWO))
     story.when(Register(THREE, ALL_BACK)).then_refused(
         Reason.INCOMPATIBLE_SCHEMA, "under BACKWARD_TRANSITIVE: it can't read version 0"
@@ -106,7 +106,7 @@ def test_transitive_strategies_look_at_every_live_version() -> None:
     story.when(Register(THREE, BACKWARD)).then(reply=Registered(2, True))
 
 
-def test_without_auto_update_only_live_versions_are_taken() -> None:
+def test_without_auto_update_only_live_versions_are_accepted() -> None:
     (
         opened()
         .when(Register(ONE, auto_update=False))
@@ -130,7 +130,7 @@ def test_without_auto_update_only_live_versions_are_taken() -> None:
     ],
     ids=lambda info: str(info.type),
 )
-def test_what_is_no_schema_is_refused(info: SchemaInfo) -> None:
+def test_an_invalid_schema_is_refused(info: SchemaInfo) -> None:
     for command in (Register(info), Attach(info, active=False)):
         opened().when(command).then_refused(Reason.INVALID_SCHEMA)
 
@@ -161,7 +161,7 @@ def test_a_consumer_may_not_register_where_producers_may_not() -> None:
 # -- deletions ---------------------------------------------------------------------
 
 
-def test_a_deletion_takes_a_number_and_hides_all_before_it() -> None:
+def test_a_deletion_uses_a_version_number_and_hides_earlier_versions() -> None:
     story = opened().when(Register(ONE)).when(Register(TWO))
     story.when(Delete(1, forced=True, role="me"), now_ms=9).then(
         events=[SchemasDeleted(version=2, forced=True, role="me", at_ms=9)], reply=Deleted(2)
@@ -174,7 +174,7 @@ def test_a_deletion_takes_a_number_and_hides_all_before_it() -> None:
     assert [each.version for each in story.state.known()] == [3, 4]
 
 
-def test_a_deleted_version_is_still_there_for_what_was_published_under_it() -> None:
+def test_a_deleted_version_still_decodes_messages_published_under_it() -> None:
     story = opened().when(Register(ONE)).when(Delete(0, forced=True)).when(Register(TEXT))
     assert story.state.find(0).info == ONE
     assert story.state.find(1) is None  # the deletion itself
@@ -183,13 +183,13 @@ def test_a_deleted_version_is_still_there_for_what_was_published_under_it() -> N
     assert story.state.find(-1) is None
 
 
-def test_a_deletion_that_is_repeated_is_the_same_one() -> None:
+def test_a_repeated_deletion_changes_nothing() -> None:
     story = opened().when(Register(ONE)).when(Delete(0)).when(Delete(0))
     story.then(events=[], reply=Deleted(1))
     story.when(Register(ONE)).when(Delete(0)).then(events=[], reply=Deleted(1))
 
 
-def test_a_deletion_takes_nothing_that_came_meanwhile() -> None:
+def test_a_deletion_spares_versions_added_meanwhile() -> None:
     story = opened().when(Delete(0)).then_refused(Reason.NOT_FOUND, "no version 0")
     story.when(Register(ONE)).when(Register(TWO))
     story.when(Delete(0)).then_refused(
@@ -242,7 +242,7 @@ def test_a_broken_invariant_is_named(versions, invariant: str) -> None:
         MACHINE.check(state)
 
 
-def test_an_unusable_version_blocks_no_other_schema() -> None:
+def test_an_unusable_version_does_not_block_other_schemas() -> None:
     """A schema of a release that accepts more, for example."""
     broken = SchemaRegistered(
         version=1, type="AVRO", data=b"{", identity=b"x" * 32, strategy="FULL", predecessor=0

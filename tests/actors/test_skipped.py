@@ -61,7 +61,7 @@ def test_an_entry_that_was_overtaken_is_no_duplicate() -> None:
     is_known(script, *(sent(number) for number in range(7)))
 
 
-def test_only_the_first_id_of_a_batch_is_known_without_its_highest_id() -> None:
+def test_without_a_highest_id_only_the_first_id_of_a_batch_is_known() -> None:
     """The C++ client's batches by key: 0, 3 and 6, 1 and 4, 2 and 5, behind a delayed message."""
     flush = [sent(7), sent(0, messages=3), sent(1, messages=2), sent(2, messages=2), sent(8)]
     script = partition()
@@ -111,7 +111,7 @@ def test_a_chunk_may_overtake() -> None:
     is_stored(script, sent(1), sent(4))
 
 
-def test_an_abort_frees_what_was_sent_and_skipped_in_its_transaction() -> None:
+def test_an_abort_releases_sequence_ids_sent_and_skipped_in_its_transaction() -> None:
     transaction = TransactionId(1, 1)
     script = partition()
     is_stored(script, sent(0), sent(4), sent(8, transaction=transaction))
@@ -123,7 +123,7 @@ def test_an_abort_frees_what_was_sent_and_skipped_in_its_transaction() -> None:
 # ---- producers with a name of their own
 
 
-def test_of_a_named_producer_only_what_a_delayed_message_skips_may_still_come() -> None:
+def test_a_named_producer_may_send_late_only_ids_that_a_delayed_message_skipped() -> None:
     script = partition()
     is_stored(script, named(0), named(5))
     is_known(script, named(3))
@@ -132,7 +132,7 @@ def test_of_a_named_producer_only_what_a_delayed_message_skips_may_still_come() 
     is_stored(script, named(8))
 
 
-def test_what_a_producer_skipped_does_not_come_from_its_successor() -> None:
+def test_ids_that_a_producer_skipped_are_not_accepted_from_its_successor() -> None:
     script = partition()
     is_stored(script, named(0), named(9, deliver_at_ms=10))
     script.when(FindProducer("p")).then(events=[], reply=ProducerAt(9, 0))
@@ -154,7 +154,7 @@ def test_skipped_ids_move_with_their_producer() -> None:
     target.when(AdoptProducers(rows_of(source.state))).then(events=[])
 
 
-def test_only_what_neither_has_seen_may_still_come() -> None:
+def test_only_ids_that_neither_cluster_has_seen_are_still_accepted() -> None:
     source, target = partition(), partition()
     is_stored(source, sent(0), sent(6))
     is_stored(target, sent(0), sent(2), sent(9))
@@ -173,7 +173,7 @@ def test_rows_without_skipped_ids_can_be_read() -> None:
 
 @settings(max_examples=200, deadline=None)
 @examples(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40), st.integers(1, 5))))
-def test_it_is_a_set(steps) -> None:
+def test_skipped_ids_behave_like_a_set(steps) -> None:
     found, expected, end = Skipped(), set(), 0
     for gap, first, length in steps:
         if gap:
@@ -192,7 +192,7 @@ def test_it_is_a_set(steps) -> None:
     }
 
 
-def test_only_so_many_runs_are_kept() -> None:
+def test_the_number_of_kept_runs_is_limited() -> None:
     found = Skipped((2 * number, 2 * number + 1) for number in range(WINDOW + 3))
     assert len(list(found)) == WINDOW
     assert 4 not in found
@@ -206,7 +206,7 @@ def test_runs_that_do_not_ascend_are_named() -> None:
 
 @settings(max_examples=60, deadline=None)
 @examples(st.permutations(range(12)), st.lists(st.integers(1, 11)))
-def test_what_is_sent_in_any_order_and_again_is_stored_once(order, crashes) -> None:
+def test_messages_sent_in_any_order_and_repeated_are_stored_once(order, crashes) -> None:
     """A client sends in an order of its own; at each crash it sends again from some place on."""
     script, stored = partition(), []
     begin = 0

@@ -30,7 +30,7 @@ def test_two_others_take_two_rounds_with_the_positions_of_the_first() -> None:
     assert found == Snapshot(9, {"b": Position(1, 1), "c": Position(2, 2)})
 
 
-def test_one_that_isnt_answered_in_time_is_given_up() -> None:
+def test_a_snapshot_without_an_answer_in_time_is_abandoned() -> None:
     taker = SnapshotTaker(timeout_ms=100)
     assert taker.start("s1", ["b"], ["b"], 5, 0)
     assert not taker.start("s2", ["b"], ["b"], 6, 99)  # none was ever completed
@@ -39,7 +39,7 @@ def test_one_that_isnt_answered_in_time_is_given_up() -> None:
     assert taker.answer("s3", "b", Position(1, 1), 6) == Snapshot(6, {"b": Position(1, 1)})
 
 
-def test_once_one_was_completed_the_next_doesnt_wait_for_the_last() -> None:
+def test_after_a_completed_snapshot_the_next_does_not_wait_for_an_unanswered_one() -> None:
     taker = SnapshotTaker()
     taker.start("s1", ["b"], ["b"], 5, 0)
     taker.answer("s1", "b", Position(1, 1), 5)
@@ -47,7 +47,7 @@ def test_once_one_was_completed_the_next_doesnt_wait_for_the_last() -> None:
     assert taker.start("s3", ["b"], ["b"], 7, 2)
 
 
-def test_no_snapshot_begins_without_news_or_while_a_cluster_is_away() -> None:
+def test_no_snapshot_begins_without_new_entries_or_while_a_cluster_is_unreachable() -> None:
     taker = SnapshotTaker()
     assert not taker.start("s", ["b"], ["b"], 0, 0)
     assert not taker.start("s", [], [], 5, 0)
@@ -64,7 +64,7 @@ def at(local: int) -> Snapshot:
     return Snapshot(local, {"b": Position(1, local)})
 
 
-def test_the_newest_that_was_passed_counts() -> None:
+def test_the_newest_snapshot_below_the_mark_is_used() -> None:
     cache = SnapshotCache()
     for local in (10, 20, 30):
         cache.add(at(local))
@@ -75,7 +75,7 @@ def test_the_newest_that_was_passed_counts() -> None:
     assert len(cache) == 0
 
 
-def test_a_subscription_that_is_moved_back_forgets_all_that_is_ahead() -> None:
+def test_moving_a_subscription_back_drops_the_snapshots_ahead() -> None:
     cache = SnapshotCache()
     for local in (10, 20, 30):
         cache.add(at(local))
@@ -87,7 +87,7 @@ def test_a_subscription_that_is_moved_back_forgets_all_that_is_ahead() -> None:
     assert cache.advance(50) == at(50)
 
 
-def test_a_full_cache_lets_go_of_the_one_that_is_missed_least() -> None:
+def test_a_full_cache_drops_the_least_useful_snapshot() -> None:
     cache = SnapshotCache(4)
     for local in (0, 50, 55, 100, 200):
         cache.add(at(local))
@@ -96,7 +96,7 @@ def test_a_full_cache_lets_go_of_the_one_that_is_missed_least() -> None:
     assert cache.locals == [0, 100, 200, 201]  # 0 and 100 are nearer than 100 and 201
 
 
-def test_the_first_and_the_last_stay_whatever_comes() -> None:
+def test_the_first_and_the_last_snapshot_are_never_dropped() -> None:
     random, cache, local = Random(1), SnapshotCache(5), 0
     first = 0
     for _ in range(500):
@@ -119,7 +119,7 @@ def test_a_slow_subscription_with_a_fast_flow_finds_one_near_it() -> None:
     assert found is not None and found.local > 3_500
 
 
-def test_an_older_one_changes_nothing() -> None:
+def test_an_older_snapshot_changes_nothing() -> None:
     cache = SnapshotCache()
     cache.add(at(10))
     cache.add(at(10))
@@ -127,7 +127,7 @@ def test_an_older_one_changes_nothing() -> None:
     assert cache.locals == [10]
 
 
-def test_snapshots_at_one_place_become_one_with_the_furthest_positions() -> None:
+def test_snapshots_at_one_position_merge_to_the_furthest_positions() -> None:
     """An answer comes late, after the log has grown; the next snapshot begins at that end."""
     cache, taker = SnapshotCache(), SnapshotTaker()
     assert taker.start("s1", ["b"], ["b"], 5, 0)

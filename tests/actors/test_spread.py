@@ -35,7 +35,7 @@ def committing() -> History[CoordinatorState]:
     return story.when(AddPartitions(1, ["a", "b", "c"])).when(Decide(1, True))
 
 
-def test_it_is_kept_as_it_was_said_first_until_all_know_it() -> None:
+def test_the_first_list_of_participants_is_kept_until_the_transaction_is_finished() -> None:
     clusters = [
         ClusterParticipants(cluster="north", topics=["a"]),
         ClusterParticipants(cluster="west", topics=["a", "b"]),
@@ -54,7 +54,7 @@ def test_it_is_kept_as_it_was_said_first_until_all_know_it() -> None:
 
 
 @pytest.mark.parametrize("commands", [[], [Decide(1, False)], [Decide(1, False), Finish(1)]])
-def test_only_what_is_being_committed_goes_anywhere(commands: list) -> None:
+def test_only_committing_transactions_are_replicated(commands: list) -> None:
     story = given(MACHINE, LedgerOpened(ledger_id=1, epoch=1)).when(Begin(1000))
     for command in commands:
         story.when(command)
@@ -62,7 +62,7 @@ def test_only_what_is_being_committed_goes_anywhere(commands: list) -> None:
     story.when(Spread(2, SPREAD)).then_refused(Reason.CONFLICT)
 
 
-def test_a_checkpoint_has_it_and_others_are_as_ever() -> None:
+def test_only_checkpoints_with_replicated_transactions_have_the_new_form() -> None:
     story = committing().when(Begin(1000)).when(Spread(1, SPREAD))
     segments = bytes_of(MACHINE.snapshot(story.state))
     gone, stays = json.loads(segments["unfinished"])
@@ -70,7 +70,7 @@ def test_a_checkpoint_has_it_and_others_are_as_ever() -> None:
     assert MACHINE.restore(segments).unfinished[1].spread == SPREAD
 
 
-def test_a_broken_state_is_noticed() -> None:
+def test_a_broken_invariant_is_named() -> None:
     story = given(MACHINE, LedgerOpened(ledger_id=1, epoch=1)).when(Begin(1000))
     story.state.unfinished[1].spread = dict(SPREAD)
     with pytest.raises(InvariantViolation, match="replicated transactions are being committed"):

@@ -52,7 +52,7 @@ def test_nothing_happens_before_it_is_created(command) -> None:
     given(SubscriptionMachine()).when(command).then_refused(Reason.NOT_FOUND)
 
 
-def test_only_what_is_new_is_journaled() -> None:
+def test_only_new_acknowledgements_are_journaled() -> None:
     (
         begun()
         .when(Ack(END, [(14, 16), (5, 12), (15, 20)]))
@@ -65,7 +65,7 @@ def test_only_what_is_new_is_journaled() -> None:
     )
 
 
-def test_batches_are_acked_in_parts() -> None:
+def test_messages_of_a_batch_are_acked_one_by_one() -> None:
     half = PartialAck(offset=12, remaining=[0b1100])
     (
         begun()
@@ -79,7 +79,7 @@ def test_batches_are_acked_in_parts() -> None:
     )
 
 
-def test_a_part_of_an_entry_that_is_acked_as_well_is_nothing_new() -> None:
+def test_a_partial_ack_of_an_entry_in_an_acked_range_is_not_journaled() -> None:
     begun().when(Ack(END, [(10, 13)], [(12, 0b1)])).then(
         events=[EntriesAcked(ranges=[10, 3])], reply=Acked(((10, 13),))
     )
@@ -140,12 +140,12 @@ def test_a_cumulative_ack_into_a_batch() -> None:
         Create(-1),
     ],
 )
-def test_what_cannot_be_is_refused_as_a_whole(command) -> None:
+def test_invalid_commands_are_refused_as_a_whole(command) -> None:
     history = given(SubscriptionMachine()) if isinstance(command, Create) else begun()
     history.when(command).then_refused(Reason.INVALID)
 
 
-def test_a_reset_forgets_and_needs_a_change() -> None:
+def test_a_reset_drops_acks_and_writes_nothing_if_the_cursor_stays() -> None:
     (
         begun()
         .when(Ack(END, [(15, 18)], [(20, 0b1)]))
@@ -177,7 +177,7 @@ def test_a_change_touches_only_its_own_segment() -> None:
     assert set(gone) == {"cursor", "holes/4"}
 
 
-def test_what_it_does_not_know_is_an_error() -> None:
+def test_unknown_commands_and_events_are_errors() -> None:
     machine = SubscriptionMachine()
     with pytest.raises(TypeError, match="doesn't handle str"):
         machine.decide(machine.initial(), "ack", 0)

@@ -137,7 +137,7 @@ class World:
 @pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize("grouped", [1, 100])
 @pytest.mark.parametrize("queue", [1, 7, 1000])
-def test_one_message_that_kills_is_the_only_dead_letter(kind, clients, grouped, queue) -> None:
+def test_one_poison_message_is_the_only_dead_letter(kind, clients, grouped, queue) -> None:
     random = Random(queue * grouped * clients)
     for _ in range(2):
         where = random.randrange(MESSAGES)
@@ -150,7 +150,7 @@ def test_one_message_that_kills_is_the_only_dead_letter(kind, clients, grouped, 
 
 @pytest.mark.parametrize("threads", [2, 8])
 @pytest.mark.parametrize("grouped", [1, 100])
-def test_with_threads_no_more_than_so_many_are(threads, grouped) -> None:
+def test_a_poison_message_makes_at_most_one_dead_letter_per_thread(threads, grouped) -> None:
     for seed in range(3):
         where = Random(seed).randrange(MESSAGES)
         world = World(MESSAGES, {where}, threads=threads, grouped=grouped)
@@ -159,7 +159,7 @@ def test_with_threads_no_more_than_so_many_are(threads, grouped) -> None:
         assert world.deaths <= threads * (MOST + 1)
 
 
-def test_several_messages_that_kill_all_become_dead_letters() -> None:
+def test_several_poison_messages_all_become_dead_letters() -> None:
     for seed in range(3):
         random = Random(seed)
         poison = set(random.sample(range(MESSAGES), 3))
@@ -168,7 +168,7 @@ def test_several_messages_that_kill_all_become_dead_letters() -> None:
         assert poison <= set(world.dead) and len(world.dead) <= 4
 
 
-def test_without_the_rule_whole_queues_become_dead_letters(monkeypatch) -> None:
+def test_without_suspects_whole_queues_become_dead_letters(monkeypatch) -> None:
     def all_it_held(self: InFlightTracker, lost: Attached) -> list[tuple[int, int]]:
         return self.held.of(lost.spec.consumer_id)
 
@@ -179,7 +179,7 @@ def test_without_the_rule_whole_queues_become_dead_letters(monkeypatch) -> None:
     assert len(world.dead) >= 300
 
 
-def test_what_is_certainly_in_the_receiver_queue_is_not_counted() -> None:
+def test_entries_certainly_in_the_receiver_queue_are_not_counted() -> None:
     made = dispatcher(3000, 1000)
     assert len(got(made.dispatch())) == 1000
     made.flow(0, 500)
@@ -188,7 +188,7 @@ def test_what_is_certainly_in_the_receiver_queue_is_not_counted() -> None:
     assert list(made.failed_deliveries) == [(0, 1000, 1)]  # 500 were handed out, and up to 500 more
 
 
-def test_the_first_one_counts_even_if_nothing_says_that_it_was_handed_out() -> None:
+def test_the_first_entry_counts_even_if_nothing_shows_that_it_was_received() -> None:
     for kind in (SHARED, EXCLUSIVE, FAILOVER):
         made = dispatcher(10, 1, kind=kind)
         assert got(made.dispatch()) == [0]
@@ -215,7 +215,7 @@ def lost(entries: int, times: int) -> Dispatcher:
     return made
 
 
-def test_suspects_come_in_groups_and_then_alone_and_nothing_else_with_them() -> None:
+def test_suspects_are_delivered_in_groups_then_alone_and_without_other_entries() -> None:
     assert got(lost(100, 1).dispatch()) == list(range(GROUP))
     made = lost(2, 2)
     for expected in ([0], [1], list(range(2, 12))):
@@ -225,7 +225,7 @@ def test_suspects_come_in_groups_and_then_alone_and_nothing_else_with_them() -> 
         made.acked([(0, expected[-1] + 1)])
 
 
-def test_what_its_consumer_asks_for_again_is_no_suspect() -> None:
+def test_an_entry_whose_redelivery_its_consumer_requested_is_no_suspect() -> None:
     made = lost(3, 2)
     for _ in range(3):
         (offset,) = got(made.dispatch())
@@ -233,7 +233,7 @@ def test_what_its_consumer_asks_for_again_is_no_suspect() -> None:
     assert len(got(made.dispatch())) == 13
 
 
-def test_a_consumer_that_acknowledges_many_together_gets_more_with_time() -> None:
+def test_a_consumer_that_acknowledges_in_groups_gets_more_with_time() -> None:
     made = lost(10, 2)
     found = got(made.dispatch())
     assert found == [0]
@@ -245,7 +245,7 @@ def test_a_consumer_that_acknowledges_many_together_gets_more_with_time() -> Non
     assert sorted(found) == list(range(20))
 
 
-def test_entries_between_suspects_come_with_time_as_well() -> None:
+def test_entries_between_suspects_are_delivered_with_time() -> None:
     for kind in (SHARED, KEY_SHARED):
         made = Dispatcher(Cursor(), suspects=Suspects([(0, 1, 2), (2, 3, 2)]))
         made.attach(consumer(0, kind))

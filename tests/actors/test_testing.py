@@ -16,7 +16,7 @@ from velaray.events.events_pb2 import Event, TenantCreated, TenantDeleted
 HERE = TenantCreated(tenant="a")
 
 
-def test_a_history_reads_as_one_sentence() -> None:
+def test_a_history_chains_commands_and_expectations() -> None:
     (
         given(Toy(), HERE)
         .when(Add("b"), now_ms=7)
@@ -109,7 +109,7 @@ class WritesUnknown(Toy):
         (WritesUnknown(), UnknownEventError, "not a journaled event"),
     ],
 )
-def test_an_unsound_machine_is_caught(machine, error, message) -> None:
+def test_a_machine_that_breaks_an_invariant_is_caught(machine, error, message) -> None:
     with pytest.raises(error, match=message):
         drive(machine, [Add("a"), Add("b"), Add("a")])
 
@@ -152,7 +152,7 @@ class Hides(Toy):
     ("shows", "message"),
     [("decide", "after restore"), ("evolve", "a restored state evolves differently")],
 )
-def test_what_only_behaviour_shows_is_caught(shows, message) -> None:
+def test_a_snapshot_that_misses_state_is_caught(shows, message) -> None:
     with pytest.raises(AssertionError, match=message):
         drive(Hides(shows), [Add("a")])
 

@@ -83,7 +83,7 @@ def hidden(state: PartitionState) -> list[tuple[int, int]]:
 # ---- entries and ends
 
 
-def test_an_entry_of_a_transaction_takes_its_place_like_any_other() -> None:
+def test_an_entry_of_a_transaction_gets_an_offset_like_any_other() -> None:
     in_b = EntryAppended(producer=1, sequence_id=4, at_ms=9, txn_sequence=3)
     in_c = EntryAppended(producer=1, sequence_id=5, at_ms=9, txn_coordinator=1, txn_sequence=7)
     (
@@ -97,7 +97,7 @@ def test_an_entry_of_a_transaction_takes_its_place_like_any_other() -> None:
     )
 
 
-def test_what_is_committed_can_be_read() -> None:
+def test_committed_entries_can_be_read() -> None:
     (
         log(None, A, A, None, A)
         .then_state(lambda state: state.max_read_offset == 1)
@@ -110,7 +110,7 @@ def test_what_is_committed_can_be_read() -> None:
     )
 
 
-def test_what_is_aborted_is_hidden() -> None:
+def test_aborted_entries_are_hidden() -> None:
     (
         log(None, A, A, None, A)
         .when(abort(A))
@@ -124,7 +124,7 @@ def test_what_is_aborted_is_hidden() -> None:
     )
 
 
-def test_the_transaction_that_began_first_holds_up_later_entries() -> None:
+def test_the_oldest_open_transaction_holds_back_later_entries() -> None:
     (
         log(A, C, B, None)
         .when(commit(B))
@@ -138,7 +138,7 @@ def test_the_transaction_that_began_first_holds_up_later_entries() -> None:
     )
 
 
-def test_the_end_of_what_has_nothing_here_changes_nothing() -> None:
+def test_the_end_of_an_unknown_transaction_changes_nothing() -> None:
     history = log(None, A)
     history.when(abort(C)).then(events=[], reply=Ended((), 1))
     history.when(commit(A))
@@ -147,11 +147,11 @@ def test_the_end_of_what_has_nothing_here_changes_nothing() -> None:
     assert hidden(history.state) == []
 
 
-def test_there_is_no_transaction_zero() -> None:
+def test_transaction_zero_is_refused() -> None:
     begun().when(entry(TransactionId(3, 0))).then_refused(Reason.INVALID, "(3,0)")
 
 
-def test_a_terminated_topic_takes_ends_and_nothing_else() -> None:
+def test_a_terminated_topic_accepts_only_ends_of_transactions() -> None:
     (
         log(A, B)
         .when(Terminate())
@@ -184,7 +184,7 @@ def test_the_sequence_ids_of_an_aborted_transaction_are_free_again() -> None:
     history.when(numbered(5)).then(events=[], reply=Duplicate(5))
 
 
-def test_an_id_stays_used_if_something_else_was_sent_since() -> None:
+def test_a_sequence_id_stays_used_if_a_later_one_was_sent() -> None:
     history = begun().when(numbered(1, A)).when(numbered(2)).when(abort(A))
     history.then_state(lambda state: last(state) == 2 and not state.unsettled)
     history.when(numbered(3, A)).when(numbered(4, B)).when(numbered(5, A))
@@ -192,7 +192,7 @@ def test_an_id_stays_used_if_something_else_was_sent_since() -> None:
     history.when(commit(B)).then_state(lambda state: last(state) == 4 and not state.unsettled)
 
 
-def test_a_half_sent_message_of_an_aborted_transaction_is_sent_anew() -> None:
+def test_an_incomplete_chunked_message_of_an_aborted_transaction_is_sent_anew() -> None:
     def part(number: int, transaction: TransactionId) -> Publish:
         return numbered(4, transaction, chunk=Chunk("p-4", number, 2))
 
@@ -203,7 +203,7 @@ def test_a_half_sent_message_of_an_aborted_transaction_is_sent_anew() -> None:
     history.when(part(0, C)).then_state(lambda state: state.end_offset == 4)
 
 
-def test_the_ids_of_a_dropped_producer_belong_to_no_other() -> None:
+def test_sequence_ids_of_a_dropped_producer_are_not_tracked() -> None:
     history = begun().when(numbered(1, A)).when(ForgetProducer("p")).when(abort(A))
     history.then_state(lambda state: not state.unsettled and last(state) == -1)
 
@@ -227,7 +227,7 @@ def test_a_due_entry_of_an_aborted_transaction_stays_hidden() -> None:
     )
 
 
-def test_an_undecided_entry_whose_time_has_come_waits_for_the_end() -> None:
+def test_an_undecided_delayed_entry_that_is_due_waits_for_the_end() -> None:
     (
         begun()
         .when(entry(A, 0, deliver_at_ms=50), now_ms=10)
@@ -241,7 +241,7 @@ def test_an_undecided_entry_whose_time_has_come_waits_for_the_end() -> None:
 # ---- compaction and trimming
 
 
-def test_only_what_is_decided_is_compacted() -> None:
+def test_only_decided_entries_are_compacted() -> None:
     (
         log(None, None, A, None)
         .when(BeginCompaction(), now_ms=5)
@@ -256,7 +256,7 @@ def test_only_what_is_decided_is_compacted() -> None:
     )
 
 
-def test_an_undecided_start_has_nothing_to_compact() -> None:
+def test_nothing_is_compacted_behind_an_undecided_first_entry() -> None:
     log(A, None).when(BeginCompaction()).then(events=[], reply=NothingNew())
 
 
@@ -291,7 +291,7 @@ def trim(*ledger_ids: int, consumed: dict[int, Consumed] | None = None) -> Trim:
     return Trim(closed, 10, consumed or {}, 0, 0)
 
 
-def test_a_ledger_in_which_or_before_which_something_is_undecided_stays() -> None:
+def test_ledgers_from_the_first_undecided_entry_on_are_not_trimmed() -> None:
     (
         ledgers([None, B], [None, A], [None], [None])
         .when(abort(B))
@@ -304,7 +304,7 @@ def test_a_ledger_in_which_or_before_which_something_is_undecided_stays() -> Non
     )
 
 
-def test_what_is_hidden_is_forgotten_with_its_ledger() -> None:
+def test_hidden_entries_are_dropped_with_their_ledger() -> None:
     history = ledgers([A, None], [None, A], [A, B], [A])
     history.when(abort(A)).when(abort(B))
     assert hidden(history.state) == [(0, 1), (3, 7)]
@@ -312,7 +312,7 @@ def test_what_is_hidden_is_forgotten_with_its_ledger() -> None:
     history.when(trim(3)).then_state(lambda state: hidden(state) == [(6, 7)])
 
 
-def test_what_is_hidden_between_kept_ledgers_waits_for_those_before_it() -> None:
+def test_hidden_entries_stay_known_until_all_earlier_ledgers_are_trimmed() -> None:
     history = ledgers([A], [A], [None]).when(CreateSubscription("s", StartAt.EARLIEST))
     history.when(abort(A))
     history.when(trim(1, 2, consumed={1: Consumed(0, frozenset([2]))})).then(reply=Trimmed((2,)))
@@ -324,7 +324,7 @@ def test_what_is_hidden_between_kept_ledgers_waits_for_those_before_it() -> None
 # ---- checkpoints
 
 
-def test_a_partition_without_transactions_is_stored_as_ever() -> None:
+def test_a_snapshot_without_transactions_has_the_old_form() -> None:
     history = log(None, None)
     names = {"ledgers", "producers", "subscriptions", "partition"}
     assert history.machine.snapshot(history.state).keys() == names
@@ -590,7 +590,7 @@ class Play:
 
 @settings(max_examples=100, deadline=None)
 @examples(st.lists(STEPS, min_size=8, max_size=40), st.lists(STEPS, max_size=6))
-def test_random_histories_show_what_is_committed_and_nothing_else(steps, last) -> None:
+def test_random_histories_show_exactly_the_committed_entries(steps, last) -> None:
     """With replays of every prefix, and a checkpoint after every event."""
     play = Play()
     for step in [*steps, ("terminate",), *last]:

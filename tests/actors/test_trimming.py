@@ -75,12 +75,14 @@ def trimmed(*numbers, at_ms=NOW):
         ({}, ()),
     ],
 )
-def test_a_ledger_goes_when_every_subscription_has_all_of_it(consumed, going) -> None:
+def test_a_ledger_is_trimmed_when_every_subscription_acknowledged_all_of_it(
+    consumed, going
+) -> None:
     history = a_log().when(trim(consumed), NOW)
     history.then(events=trimmed(*going) if going else [], reply=Trimmed(going))
 
 
-def test_one_message_that_is_not_acked_keeps_its_own_ledger_only() -> None:
+def test_one_unacked_message_keeps_only_its_own_ledger() -> None:
     """Others keep all later ledgers until the oldest message is acknowledged."""
     have_all_but_one = {1: Consumed(1, frozenset({2, 3})), 2: Consumed(8)}
     history = a_log().when(trim(have_all_but_one), NOW)
@@ -115,7 +117,7 @@ def test_retention_keeps_the_newest_bytes_and_the_last_hours(retention, going) -
     )
 
 
-def test_the_current_ledger_and_unknown_ones_stay() -> None:
+def test_the_current_ledger_and_unknown_ones_are_kept() -> None:
     strange = [*CLOSED, ClosedLedger(4, 1000, 0), ClosedLedger(9, 1000, 0)]
     consumed = {1: Consumed(8), 2: Consumed(8)}
     a_log().when(trim(consumed, NOTHING, strange), NOW).then(
@@ -123,7 +125,7 @@ def test_the_current_ledger_and_unknown_ones_stay() -> None:
     )
 
 
-def test_a_topic_without_subscriptions_keeps_what_retention_says() -> None:
+def test_retention_decides_for_a_topic_without_subscriptions() -> None:
     events = [ProducerRegistered(producer=1, name="p"), LedgerOpened(ledger_id=1, epoch=1)]
     events += [EntryAppended(producer=1), LedgerOpened(ledger_id=2, epoch=1)]
     history = given(PartitionMachine(), *events)
@@ -132,7 +134,7 @@ def test_a_topic_without_subscriptions_keeps_what_retention_says() -> None:
     assert history.state.first_offset == history.state.end_offset == 1
 
 
-def test_what_is_to_be_compacted_stays_until_it_is() -> None:
+def test_uncompacted_ledgers_are_not_trimmed() -> None:
     consumed = {1: Consumed(8), 2: Consumed(8)}
     compacting = Trim(CLOSED, 500, consumed, *NOTHING, compacting=True)
     history = a_log().when(compacting, NOW).then(events=[], reply=Trimmed())
@@ -142,7 +144,7 @@ def test_what_is_to_be_compacted_stays_until_it_is() -> None:
     history.when(compacting, NOW).then(events=trimmed(1, 2, 3), reply=Trimmed((1, 2, 3)))
 
 
-def test_what_went_waits_for_its_deletion_and_is_not_found() -> None:
+def test_a_trimmed_ledger_waits_for_deletion_and_cannot_be_read() -> None:
     history = a_log().when(trim({1: Consumed(8), 2: Consumed(4)}), NOW)
     history.then(events=trimmed(1, 2), reply=Trimmed((1, 2)))
     state = history.state
@@ -161,7 +163,7 @@ def test_a_subscription_that_was_just_created_keeps_everything() -> None:
     history.when(trim({1: Consumed(8), 2: Consumed(8)}), NOW).then(events=[], reply=Trimmed())
 
 
-def test_the_check_finds_a_trimmed_ledger_that_can_be_read() -> None:
+def test_a_trimmed_ledger_that_can_be_read_is_caught() -> None:
     state = a_log().state
     state.trimmed[2] = 1000
     with pytest.raises(InvariantViolation, match="nothing is found in a trimmed ledger"):
@@ -208,7 +210,7 @@ SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=8)
 
 @settings(deadline=None)
 @examples(SIZES, st.lists(st.sets(st.integers(1, 8)), max_size=3), st.data())
-def test_a_trimmed_table_answers_as_a_list_of_places(sizes, rounds, data) -> None:
+def test_a_trimmed_position_table_matches_a_naive_list(sizes, rounds, data) -> None:
     firsts = [sum(sizes[:number]) for number in range(len(sizes))]
     table = LedgerTable([(number, first) for number, first in enumerate(firsts, 1)], sum(sizes))
     for going in rounds:

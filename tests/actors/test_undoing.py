@@ -26,7 +26,7 @@ CREATED = CursorCreated(start_offset=0)
 ACKED = EntriesAcked(ranges=[1, 2], partial=[PartialAck(offset=5, remaining=[0b10])])
 
 
-def test_the_former_cursor_is_journaled_whole() -> None:
+def test_the_former_cursor_is_journaled_completely() -> None:
     former = Cursor(0, [(1, 3)], [(5, 0b10)])
     history = given(SubscriptionMachine(), CREATED, ACKED, CursorReset(next_offset=9, reason="x"))
     history.when(Restore(Cursor(9), former, (), "why")).then(
@@ -43,14 +43,14 @@ def test_the_former_cursor_is_journaled_whole() -> None:
     assert history.state.cursor == former
 
 
-def test_a_cursor_that_moved_meanwhile_is_left_alone() -> None:
+def test_an_undo_leaves_a_cursor_that_moved_meanwhile() -> None:
     history = given(SubscriptionMachine(), CREATED, CursorReset(next_offset=9, reason="x"))
     history.when(Restore(Cursor(8), Cursor(0), (), "why")).then(
         reply=Refusal(Reason.CONFLICT, "the cursor moved meanwhile; try again")
     )
 
 
-def test_what_is_trimmed_cannot_come_again() -> None:
+def test_an_undo_does_not_bring_trimmed_entries_back() -> None:
     history = given(SubscriptionMachine(), CREATED, CursorReset(next_offset=9, reason="x"))
     refused = history.when(Restore(Cursor(9), Cursor(2), ((0, 4),), "why"))
     refused.then(
@@ -83,7 +83,7 @@ def test_moves_are_distinguished_from_acknowledgements() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_undoing_gives_what_would_be_had_the_move_not_been_made(seed: int) -> None:
+def test_an_undo_gives_the_cursor_as_without_the_move(seed: int) -> None:
     """Single acknowledgements since then are kept; everything else is as it was."""
     rng, machine = random.Random(seed), SubscriptionMachine()
     moved, without = machine.initial(), machine.initial()
