@@ -211,7 +211,7 @@ class ActorSystem(abc.ABC):
         return await persist(
             lambda: self._request_once(key, request),
             timeout,
-            f"ask {key} {type(request).__name__}",
+            f"call {key}",
             self.call_backoff(),
         )
 
