@@ -26,6 +26,7 @@ from velaray.admin.metrics import ACTOR_S, gathered
 from velaray.admin.stats import topic_stats
 from velaray.admin.topic_reads import WHOLE_RANGE
 from velaray.admin.topics import ledger_sizes
+from velaray.broker.catalog import messages as m
 from velaray.broker.session import SERVER_VERSION
 from velaray.events.ids import ActorKey, ActorKind
 
@@ -72,7 +73,7 @@ async def leader(request: web.Request) -> web.Response:
 
 async def health(request: web.Request) -> web.Response:
     """``ok`` if the catalog answers; otherwise 503."""
-    await ask_catalog(request, "clusters")
+    await ask_catalog(request, m.Clusters())
     return web.Response(text="ok")
 
 
@@ -95,8 +96,8 @@ async def owned_namespaces(request: web.Request) -> web.Response:
     status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
     names = [
         name
-        for tenant in await ask_catalog(request, "tenants")
-        for name in await ask_catalog(request, "namespaces", tenant=tenant)
+        for tenant in await ask_catalog(request, m.Tenants())
+        for name in await ask_catalog(request, m.Namespaces(tenant))
     ]
     return answer({f"{name}/{WHOLE_RANGE}": status for name in names})
 
@@ -107,8 +108,8 @@ async def owned_namespaces(request: web.Request) -> web.Response:
 async def runtime_configuration(request: web.Request) -> web.Response:
     """The cluster's settings as strings, under Pulsar's names where they exist."""
     config = actor_system_of(request).config
-    clusters = await ask_catalog(request, "clusters")
-    set_here = await ask_catalog(request, "policies")
+    clusters = await ask_catalog(request, m.Clusters())
+    set_here = await ask_catalog(request, m.Policies())
     found: dict[str, Any] = {
         "clusterName": config.name,
         "bindAddress": config.host,
@@ -181,7 +182,7 @@ async def _running(request: web.Request) -> dict[ActorKey, Any]:
 
 async def load_report(request: web.Request) -> web.Response:
     """The load of this broker; Ray reports that of its machine."""
-    config, clusters = actor_system_of(request).config, await ask_catalog(request, "clusters")
+    config, clusters = actor_system_of(request).config, await ask_catalog(request, m.Clusters())
     own, running = clusters[config.name], await _running(request)
     return answer(
         {

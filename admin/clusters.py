@@ -11,6 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
+from velaray.actors.catalog.state import Progress
 from velaray.actors.machine import Reason
 from velaray.admin.http import (
     PREFIX,
@@ -22,6 +23,7 @@ from velaray.admin.http import (
     done,
     object_body,
 )
+from velaray.broker.catalog import messages as m
 from velaray.broker.catalog.pulsar_policies import says_nothing
 from velaray.events.ids import check_name
 from velaray.geo.tenant_migration.tenant_metadata import read_tenant
@@ -44,7 +46,7 @@ _DEFAULTS = {
 
 async def list_clusters(request: web.Request) -> web.Response:
     """The names of the known clusters."""
-    return answer(list(await ask_catalog(request, "clusters")))
+    return answer([*await ask_catalog(request, m.Clusters())])
 
 
 async def get_cluster(request: web.Request) -> web.Response:
@@ -64,7 +66,7 @@ async def get_cluster(request: web.Request) -> web.Response:
 async def known_cluster(request: web.Request) -> dict[str, Any]:
     """The cluster of the path. Raises `RemoteError` (NOT_FOUND)."""
     name = request.match_info["cluster"]
-    clusters = await ask_catalog(request, "clusters")
+    clusters = await ask_catalog(request, m.Clusters())
     if name not in clusters:
         raise RemoteError(Reason.NOT_FOUND, f"no cluster {name!r}")
     return dict(clusters[name])
@@ -72,11 +74,14 @@ async def known_cluster(request: web.Request) -> dict[str, Any]:
 
 async def create_cluster(request: web.Request) -> web.Response:
     """Register another cluster; 409 if it is registered."""
-    name, given = request.match_info["cluster"], await _given(request)
-    for field in ("serviceUrl", "brokerServiceUrl"):
-        if _TEXTS[field] not in given:
-            raise AdminError(400, f"cluster {name} needs a {field}")
-    reply = await ask_catalog(request, "register_cluster", cluster=name, **given)
+    given = await _given(request)
+    name, admin_url, service_url = given.cluster, given.admin_url, given.service_url
+    if admin_url is None or service_url is None:
+        field = "serviceUrl" if admin_url is None else "brokerServiceUrl"
+        raise AdminError(400, f"cluster {name} needs a {field}")
+    progress = given.progress or Progress.EXACT
+    register = m.RegisterCluster(name, service_url, admin_url, given.token or "", progress)
+    reply = await ask_catalog(request, register)
     if not reply["changed"]:
         raise AdminError(409, f"cluster {name} exists")
     return done()
@@ -84,20 +89,19 @@ async def create_cluster(request: web.Request) -> web.Response:
 
 async def update_cluster(request: web.Request) -> web.Response:
     """Change fields of another cluster; empty credentials remove its token."""
-    name, given = request.match_info["cluster"], await _given(request)
-    await ask_catalog(request, "update_cluster", cluster=name, **given)
+    await ask_catalog(request, await _given(request))
     return done()
 
 
 async def delete_cluster(request: web.Request) -> web.Response:
     """Remove another cluster; 412 while a tenant may use it or a policy names it."""
-    await ask_catalog(request, "delete_cluster", cluster=request.match_info["cluster"])
+    await ask_catalog(request, m.DeleteCluster(request.match_info["cluster"]))
     return done()
 
 
-async def _given(request: web.Request) -> dict[str, str]:
-    """The fields of a cluster in the body, under the catalog's names. Raises `AdminError`."""
-    given = {}
+async def _given(request: web.Request) -> m.UpdateCluster:
+    """The cluster of the path with the fields of the body. Raises `AdminError`."""
+    given: dict[str, str] = {}
     for field, value in (await object_body(request)).items():
         if value is None or field in _WITHOUT_MEANING:
             continue
@@ -109,7 +113,23 @@ async def _given(request: web.Request) -> dict[str, str]:
             given[_TEXTS[field]] = _text(field, value)
         elif not says_nothing(value) and value != _DEFAULTS.get(field):
             raise AdminError(422, f"field {field!r} isn't supported here; leave it out")
-    return given
+    progress = read_progress(given["progress"]) if "progress" in given else None
+    return m.UpdateCluster(
+        request.match_info["cluster"],
+        given.get("service_url"),
+        given.get("admin_url"),
+        given.get("token"),
+        progress,
+    )
+
+
+def read_progress(text: str) -> Progress:
+    """The form of progress of this name. Raises `AdminError`."""
+    try:
+        return Progress(text)
+    except ValueError as error:
+        known = " or ".join(Progress)
+        raise AdminError(422, f"progress must be {known}, not {text[:40]!r}") from error
 
 
 def _text(field: str, value: Any) -> str:
@@ -145,13 +165,13 @@ def _token(value: Any) -> str:
 
 async def list_homes(request: web.Request) -> web.Response:
     """The home clusters of the tenants whose home is another cluster, by tenant."""
-    return answer(await ask_catalog(request, "homes"))
+    return answer(await ask_catalog(request, m.Homes()))
 
 
 async def get_home(request: web.Request) -> web.Response:
     """The home cluster of a tenant, by this cluster's record."""
     tenant = check_name("tenant", request.match_info["tenant"])
-    home = await ask_catalog(request, "home", tenant=tenant)
+    home = await ask_catalog(request, m.Home(tenant))
     return answer({"cluster": home["cluster"] if home else actor_system_of(request).config.name})
 
 
@@ -161,7 +181,7 @@ async def set_home(request: web.Request) -> web.Response:
     cluster = _text("cluster", body.get("cluster"))
     if not cluster:
         raise AdminError(400, "cluster must name a cluster")
-    await ask_catalog(request, "set_home", tenant=request.match_info["tenant"], cluster=cluster)
+    await ask_catalog(request, m.SetHome(request.match_info["tenant"], cluster))
     return done()
 
 

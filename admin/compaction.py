@@ -5,19 +5,20 @@ from __future__ import annotations
 from aiohttp import web
 
 from velaray.admin.http import PREFIX, Route, answer, ask_each, done, find_target
+from velaray.broker.partition.messages import Compact, CompactionStatus
 
 _WORST_FIRST = ("ERROR", "RUNNING", "NOT_RUN", "SUCCESS")
 
 
 async def compact(request: web.Request) -> web.Response:
     """Start the compaction of a topic (all partitions); 409 while it is being compacted."""
-    await ask_each(request, await find_target(request), "compact")
+    await ask_each(request, await find_target(request), Compact())
     return done()
 
 
 async def status(request: web.Request) -> web.Response:
     """The status of the last compaction; for several partitions, the worst one."""
-    found = await ask_each(request, await find_target(request), "compaction_status")
+    found = await ask_each(request, await find_target(request), CompactionStatus())
     return answer(min(found, key=lambda each: _WORST_FIRST.index(each["status"])))
 
 

@@ -12,6 +12,7 @@ from aiohttp import web
 from velaray.actors.catalog.machine import SYSTEM_NAMESPACE, SYSTEM_TENANT
 from velaray.actors.catalog.policies import InvalidPolicyError
 from velaray.actors.machine import Reason
+from velaray.broker.catalog.messages import Home, Topic
 from velaray.broker.coordinator.coordinators import is_systems
 from velaray.broker.garbage_collection.deletion import is_deletion_topic
 from velaray.events.ids import INT64_MAX, ActorKey, InvalidNameError, TopicName, check_name
@@ -21,6 +22,7 @@ from velaray.schemas import InvalidSchemaError
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.auth import AuthenticationFailed, authenticate
 from velaray.topology.fan_out import each
+from velaray.topology.messages import ReplyT, Request
 from velaray.topology.rpc import RemoteError, reason_of
 from velaray.topology.transient import NO_ANSWER, TRANSIENT
 from velaray.wire.replication import CLIENT_VERSION
@@ -108,7 +110,7 @@ async def _sent_home(request: web.Request, error: RemoteError) -> web.Response:
     """Redirect the client to the tenant's home cluster, as Pulsar does."""
     tenant = request.match_info["tenant"]
     try:
-        home = await ask_catalog(request, "home", tenant=tenant)
+        home = await ask_catalog(request, Home(tenant))
     except TRANSIENT as failure:
         return _problem(503, f"{reason_of(failure)}; try again")
     if home is None:  # the tenant's home is this cluster again
@@ -261,9 +263,9 @@ def answer(value: Any) -> web.Response:
 # -- the cluster -------------------------------------------------------------------
 
 
-async def ask_catalog(request: web.Request, method: str, **args: Any) -> Any:
-    """Call the catalog. Raises what `ActorSystem.call` raises."""
-    return await actor_system_of(request).call(ActorKey.catalog(), method, args)
+async def ask_catalog(request: web.Request, asked: Request[ReplyT]) -> ReplyT:
+    """Send a request to the catalog. Raises what `ActorSystem.request` raises."""
+    return await actor_system_of(request).request(ActorKey.catalog(), asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +300,7 @@ async def find_target(request: web.Request) -> Target:
     Raises `RemoteError` (NOT_FOUND), and `AdminError` for a system topic.
     """
     name = _users_topic_of(request)
-    found = await ask_catalog(request, "topic", topic=str(name))
+    found = await ask_catalog(request, Topic(str(name)))
     return Target(name, found["partitions"], found["incarnation"], found["properties"])
 
 
@@ -314,13 +316,12 @@ async def find_single(request: web.Request, what: str) -> Target:
     return target
 
 
-async def ask_each(
-    request: web.Request, target: Target, method: str, args: dict[str, Any] | None = None
-) -> list[Any]:
-    """Call every partition of ``target``; returns the answers in the order of the partitions.
+async def ask_each(request: web.Request, target: Target, asked: Request[ReplyT]) -> list[ReplyT]:
+    """Send a request to every partition of ``target``; returns the answers in the order of the
+    partitions.
 
-    The calls run a few at a time. Raises the first error; the remaining calls may or may not have
-    been executed.
+    A few are under way at a time. Raises the first error; the remaining requests may or may not
+    have been executed.
     """
     actor_system = actor_system_of(request)
-    return await each(target.keys(), lambda key: actor_system.call(key, method, args))
+    return await each(target.keys(), lambda key: actor_system.request(key, asked))

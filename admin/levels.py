@@ -25,19 +25,23 @@ from velaray.admin.http import (
     users_namespace_of,
     whole_topic_of,
 )
+from velaray.broker.catalog import messages as m
+
+Scope = tuple[str | None, str | None]
+"""A topic or a namespace; neither: the cluster."""
 
 
-def _scope(request: web.Request) -> dict[str, str]:
-    """The level in the path as the catalog's arguments; the cluster if the path names none."""
+def _scope(request: web.Request) -> Scope:
+    """The level in the path."""
     if "topic" in request.match_info:
-        return {"topic": str(whole_topic_of(request))}
-    return {"namespace": users_namespace_of(request)} if "namespace" in request.match_info else {}
+        return str(whole_topic_of(request)), None
+    return None, users_namespace_of(request) if "namespace" in request.match_info else None
 
 
-def _name(request: web.Request, scope: dict[str, str]) -> str:
+def _name(request: web.Request, scope: Scope) -> str:
     """The policy of the path. Raises `InvalidPolicyError` if this level has no such policy."""
-    levels = {"topic": Level.TOPIC, "namespace": Level.NAMESPACE}
-    level = levels[next(iter(scope))] if scope else Level.CLUSTER
+    topic, namespace = scope
+    level = Level.TOPIC if topic else Level.NAMESPACE if namespace else Level.CLUSTER
     return policy_at(request.match_info["policy"], level).name
 
 
@@ -45,15 +49,15 @@ async def read_all(request: web.Request) -> web.Response:
     """Every policy that is set at this level; with ``applied`` every effective one."""
     scope = _scope(request)
     if flag(request, "applied"):
-        return answer(await ask_catalog(request, "policies", effective=list(POLICIES), **scope))
-    return answer(await ask_catalog(request, "policies", **scope))
+        return answer(await ask_catalog(request, m.Policies(*scope, list(POLICIES))))
+    return answer(await ask_catalog(request, m.Policies(*scope)))
 
 
 async def read(request: web.Request) -> web.Response:
     """One policy that is set at this level."""
     scope = _scope(request)
     name = _name(request, scope)
-    own = await ask_catalog(request, "policies", **scope)
+    own = await ask_catalog(request, m.Policies(*scope))
     return answer(own[name]) if name in own else done()
 
 
@@ -61,22 +65,22 @@ async def change(request: web.Request) -> web.Response:
     """Set a policy to the value in the body. Running topics apply it at once."""
     scope = _scope(request)
     text = json.dumps(await json_body(request)).encode()
-    await ask_catalog(request, "set_policy", name=_name(request, scope), value=text, **scope)
+    await ask_catalog(request, m.SetPolicy(_name(request, scope), text, *scope))
     return done()
 
 
 async def remove(request: web.Request) -> web.Response:
     """Remove a policy; the wider level's value applies again."""
     scope = _scope(request)
-    await ask_catalog(request, "remove_policy", name=_name(request, scope), **scope)
+    await ask_catalog(request, m.RemovePolicy(_name(request, scope), *scope))
     return done()
 
 
 async def remove_all(request: web.Request) -> web.Response:
     """Remove every policy of the topic. After a failure, repeat the call."""
     scope = _scope(request)
-    for name in await ask_catalog(request, "policies", **scope):
-        await ask_catalog(request, "remove_policy", name=name, **scope)
+    for name in await ask_catalog(request, m.Policies(*scope)):
+        await ask_catalog(request, m.RemovePolicy(name, *scope))
     return done()
 
 

@@ -23,7 +23,7 @@ from velaray.admin.http import (
     done,
     object_body,
 )
-from velaray.broker.catalog.messages import MAX_LAG
+from velaray.broker.catalog import messages as m
 from velaray.events.ids import INT64_MAX, check_name
 from velaray.geo.tenant_migration import migration_target_steps
 from velaray.geo.tenant_migration.failover import fail_over, received
@@ -54,7 +54,7 @@ async def begin_migration(request: web.Request) -> web.Response:
         "tenant": _tenant(request),
         "target": _field(body, "target", str),
         "progress": _field(body, "progress", str, str(Progress.EXACT)),
-        "max_lag": _field(body, "maxLag", int, MAX_LAG),
+        "max_lag": _field(body, "maxLag", int, m.MAX_LAG),
     }
     if _field(body, "dryRun", bool, False):
         return answer((await examine(actor_system_of(request), asked)).as_json())
@@ -64,18 +64,18 @@ async def begin_migration(request: web.Request) -> web.Response:
 
 async def get_migration(request: web.Request) -> web.Response:
     """The progress of a tenant's newest migration; 404 if it has none."""
-    return answer(await ask_catalog(request, "migration_status", tenant=_tenant(request)))
+    return answer(await ask_catalog(request, m.MigrationStatus(_tenant(request))))
 
 
 async def list_migrations(request: web.Request) -> web.Response:
     """The newest migration of every tenant that this cluster has tried to migrate."""
-    return answer(await ask_catalog(request, "migrations"))
+    return answer(await ask_catalog(request, m.Migrations()))
 
 
 async def roll_back_migration(request: web.Request) -> web.Response:
     """Roll a migration back; 409 once its move is decided."""
     why = request.query.get("why", "asked to")[:500]
-    await ask_catalog(request, "roll_back_migration", tenant=_tenant(request), why=why)
+    await ask_catalog(request, m.RollBackMigration(_tenant(request), why))
     return await get_migration(request)
 
 

@@ -27,6 +27,8 @@ from velaray.admin.http import (
 )
 from velaray.admin.policies import QUOTA_LOCK
 from velaray.admin.topic_reads import WHOLE_RANGE
+from velaray.broker.catalog import messages as m
+from velaray.broker.partition.messages import DeleteSubscription, SkipTo, Subscriptions
 from velaray.events.ids import ActorKey, TopicName, check_local_name
 from velaray.topology.fan_out import each
 from velaray.wire.replication import REPLICATOR_PREFIX
@@ -42,7 +44,7 @@ async def bundles(request: web.Request) -> web.Response:
 
 async def _policies(request: web.Request) -> Any:
     """The policies that are set on the namespace of the path. Raises `RemoteError` (NOT_FOUND)."""
-    return await ask_catalog(request, "policies", namespace=namespace_of(request))
+    return await ask_catalog(request, m.Policies(namespace=namespace_of(request)))
 
 
 def _of_bundle(handler: Handler) -> Handler:
@@ -57,7 +59,7 @@ def _of_bundle(handler: Handler) -> Handler:
 
 async def _partitions(request: web.Request) -> list[ActorKey]:
     """The partition actors of all topics of the namespace."""
-    found = await ask_catalog(request, "topics", namespace=users_namespace_of(request))
+    found = await ask_catalog(request, m.Topics(users_namespace_of(request)))
     names = [(TopicName.parse(topic["topic"]), topic) for topic in found]
     return [
         key
@@ -82,7 +84,7 @@ async def _each_subscription(
     actor_system = actor_system_of(request)
 
     async def on_partition(key: ActorKey) -> None:
-        for name in await actor_system.call(key, "subscriptions"):
+        for name in await actor_system.request(key, Subscriptions()):
             if wanted in (None, name) and not name.startswith(REPLICATOR_PREFIX):
                 await work(key, name)
 
@@ -92,9 +94,7 @@ async def _each_subscription(
 async def clear_backlog(request: web.Request) -> web.Response:
     """Acknowledge the whole backlog of one subscription, or of all, in every topic."""
     actor_system = actor_system_of(request)
-    await _each_subscription(
-        request, lambda key, name: actor_system.call(key, "skip_to", {"name": name})
-    )
+    await _each_subscription(request, lambda key, name: actor_system.request(key, SkipTo(name)))
     return done()
 
 
@@ -102,7 +102,7 @@ async def unsubscribe(request: web.Request) -> web.Response:
     """Delete a subscription in every topic; 412 if consumers are connected."""
     actor_system = actor_system_of(request)
     await _each_subscription(
-        request, lambda key, name: actor_system.call(key, "delete_subscription", {"name": name})
+        request, lambda key, name: actor_system.request(key, DeleteSubscription(name))
     )
     return done()
 
@@ -119,14 +119,15 @@ async def permissions(request: web.Request) -> web.Response:
 async def _change_properties(
     request: web.Request, change: Callable[[dict[str, str]], Any]
 ) -> web.Response:
-    scope = {"namespace": users_namespace_of(request), "name": _PROPERTIES}
+    namespace = users_namespace_of(request)
     async with request.app[QUOTA_LOCK]:
         own = dict((await _policies(request)).get(_PROPERTIES, {}))
         removed = change(own)
         if own:
-            await ask_catalog(request, "set_policy", value=json.dumps(own).encode(), **scope)
+            text = json.dumps(own).encode()
+            await ask_catalog(request, m.SetPolicy(_PROPERTIES, text, namespace=namespace))
         else:
-            await ask_catalog(request, "remove_policy", **scope)
+            await ask_catalog(request, m.RemovePolicy(_PROPERTIES, namespace=namespace))
     return web.Response(text=removed) if isinstance(removed, str) else done()
 
 

@@ -27,6 +27,7 @@ from velaray.admin.http import (
     users_namespace_of,
     whole_topic_of,
 )
+from velaray.broker.catalog import messages as m
 from velaray.broker.catalog.pulsar_policies import QUOTA, TOPIC_PATHS
 from velaray.broker.schema_registry.schema_calls import STRATEGY
 
@@ -35,26 +36,27 @@ QUOTA_LOCK = web.AppKey("quota_lock", asyncio.Lock)
 # -- sub-resources -----------------------------------------------------------------
 
 
-def _scope(request: web.Request) -> dict[str, str]:
+def _scope(request: web.Request) -> tuple[str | None, str | None]:
+    """The topic or the namespace in the path."""
     if "topic" in request.match_info:
-        return {"topic": str(whole_topic_of(request))}
-    return {"namespace": users_namespace_of(request)}
+        return str(whole_topic_of(request)), None
+    return None, users_namespace_of(request)
 
 
 async def _own(request: web.Request, name: str) -> Any:
-    return (await ask_catalog(request, "policies", **_scope(request))).get(name)
+    return (await ask_catalog(request, m.Policies(*_scope(request)))).get(name)
 
 
 async def _read(request: web.Request, name: str) -> Any:
     if not flag(request, "applied"):
         return await _own(request, name)
-    found = await ask_catalog(request, "policies", effective=[name], **_scope(request))
+    found = await ask_catalog(request, m.Policies(*_scope(request), [name]))
     return found[name]
 
 
 async def _set(request: web.Request, name: str, value: Any) -> None:
     text = json.dumps(value).encode()
-    await ask_catalog(request, "set_policy", name=name, value=text, **_scope(request))
+    await ask_catalog(request, m.SetPolicy(name, text, *_scope(request)))
 
 
 def _handlers(name: str) -> tuple[Handler, Handler, Handler]:
@@ -74,7 +76,7 @@ def _handlers(name: str) -> tuple[Handler, Handler, Handler]:
         return done()
 
     async def remove(request: web.Request) -> web.Response:
-        await ask_catalog(request, "remove_policy", name=name, **_scope(request))
+        await ask_catalog(request, m.RemovePolicy(name, *_scope(request)))
         return done()
 
     return read, change, remove
@@ -108,8 +110,8 @@ _OLDER_NAMES = {
 
 async def _older_name(request: web.Request) -> web.Response:
     """The effective schema strategy of a namespace, by its older path."""
-    scope = {"namespace": users_namespace_of(request)}
-    found = await ask_catalog(request, "policies", effective=[_STRATEGY], **scope)
+    wanted = m.Policies(namespace=users_namespace_of(request), effective=[_STRATEGY])
+    found = await ask_catalog(request, wanted)
     return answer({new: old for old, new in _OLDER_NAMES.items()}.get(found[_STRATEGY]))
 
 
@@ -145,7 +147,7 @@ async def _remove_quota(request: web.Request) -> web.Response:
         if quotas:
             await _set(request, QUOTA, quotas)
         else:
-            await ask_catalog(request, "remove_policy", name=QUOTA, **_scope(request))
+            await ask_catalog(request, m.RemovePolicy(QUOTA, *_scope(request)))
     return done()
 
 

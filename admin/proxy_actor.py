@@ -15,6 +15,7 @@ from typing import Any
 
 import ray
 
+from velaray.broker.catalog.messages import EnsureTopic
 from velaray.broker.proxy.proxy import Proxy
 from velaray.events.ids import ActorKey, TopicName
 from velaray.geo.actor_kinds import make_actor
@@ -68,7 +69,7 @@ class ProxyActor:
 
     def resolve(self, topic: str) -> int:
         """The incarnation of a topic, which is created if policy allows."""
-        found = self._actor_system.call(ActorKey.catalog(), "ensure_topic", {"topic": topic})
+        found = self._actor_system.request(ActorKey.catalog(), EnsureTopic(topic))
         answer = asyncio.run_coroutine_threadsafe(found, self._loop).result()
         return int(answer["incarnation"])
 

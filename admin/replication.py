@@ -10,6 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from velaray.admin.http import Route, actor_system_of, answer, ask_catalog, object_body
+from velaray.broker.catalog.messages import Topic
 from velaray.events.ids import ActorKey, ActorKind, TopicName
 from velaray.topology.fan_out import each
 
@@ -46,7 +47,7 @@ async def _of_topic(request: web.Request, topic: TopicName) -> dict[ActorKey, An
 
 async def _keys(request: web.Request, topic: TopicName) -> list[ActorKey]:
     """The partition actors of a topic."""
-    found = await ask_catalog(request, "topic", topic=str(topic))
+    found = await ask_catalog(request, Topic(str(topic)))
     count = found["partitions"] if topic.partition < 0 else 0
     return ActorKey.of_partitions(topic, found["incarnation"], count)
 

@@ -23,6 +23,7 @@ from velaray.admin.http import (
     properties,
     topic_of,
 )
+from velaray.broker.catalog.messages import EnsureTopic, Policies, Topic
 from velaray.broker.coordinator.coordinators import check_not_systems
 from velaray.broker.history import PointInTime
 from velaray.broker.schema_registry import messages as m
@@ -83,14 +84,12 @@ async def _registry(request: web.Request) -> ActorKey:
     """
     topic = check_not_systems(topic_of(request)).topic
     at_home = means_home(request)
-    found = await ask_catalog(request, "topic", topic=str(topic), at_home=at_home)
+    found = await ask_catalog(request, Topic(str(topic), at_home))
     return ActorKey.of_schema_registry(topic, found["incarnation"])
 
 
 async def _policies(request: web.Request, key: ActorKey) -> dict[str, Any]:
-    found = await ask_catalog(
-        request, "policies", topic=str(key.topic_name), effective=list(POLICIES)
-    )
+    found = await ask_catalog(request, Policies(str(key.topic_name), effective=list(POLICIES)))
     return dict(found)
 
 
@@ -232,10 +231,11 @@ async def upload(request: web.Request) -> web.Response:
 async def _create(request: web.Request, info: SchemaInfo) -> ActorKey:
     """The registry of a new topic; an invalid schema creates no topic."""
     namespace, topic = namespace_of(request), topic_of(request).topic
-    policies = await ask_catalog(request, "policies", namespace=namespace, effective=list(POLICIES))
+    effective = Policies(namespace=namespace, effective=list(POLICIES))
+    policies = await ask_catalog(request, effective)
     validate(info, legacy_json=policies[LEGACY_JSON])
     at_home = means_home(request)
-    found = await ask_catalog(request, "ensure_topic", topic=str(topic), at_home=at_home)
+    found = await ask_catalog(request, EnsureTopic(str(topic), at_home))
     return ActorKey.of_schema_registry(topic, found["incarnation"])
 
 

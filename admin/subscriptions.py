@@ -12,6 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from velaray.actors.machine import Reason
+from velaray.actors.partition.machine import StartAt
 from velaray.admin.entries import entry_answer, read_message_id
 from velaray.admin.every_partition import change_every
 from velaray.admin.http import (
@@ -33,6 +34,7 @@ from velaray.admin.http import (
 )
 from velaray.broker.explain import described, history_of
 from velaray.broker.explain_log import with_decision
+from velaray.broker.partition import messages as m
 from velaray.events.ids import (
     INT64_MAX,
     ActorKey,
@@ -42,6 +44,7 @@ from velaray.events.ids import (
     check_local_name,
 )
 from velaray.topology.fan_out import each
+from velaray.topology.messages import Request
 from velaray.topology.rpc import RemoteError
 from velaray.wire.replication import REPLICATED_SUBSCRIPTION, REPLICATOR_PREFIX, is_replicated
 
@@ -53,36 +56,35 @@ def _name(request: web.Request) -> str:
     return check_local_name("subscription", request.match_info["subscription"])
 
 
-def _position(target: Target, found: MessageId) -> str | list[int]:
+def _position(target: Target, found: MessageId) -> StartAt | tuple[int, int]:
     """The position of ``found`` as partitions take it.
 
     Raises `AdminError` if the id isn't valid for every partition of ``target``.
     """
     if found == MessageId.earliest:
-        return "earliest"
+        return StartAt.EARLIEST
     if found == MessageId.latest:
-        return "latest"
+        return StartAt.LATEST
     if target.is_many:
         raise AdminError(
             405,
             "a message id belongs to one partition: name it, "
             f"such as {target.name.of_partition(max(found.partition, 0))}",
         )
-    return [found.ledger_id, found.entry_id]
+    return found.ledger_id, found.entry_id
 
 
 async def _subscriptions(request: web.Request, target: Target) -> list[list[str]]:
-    found: list[list[str]] = await ask_each(request, target, "subscriptions")
-    return found
+    return await ask_each(request, target, m.Subscriptions())
 
 
 async def _change_holders(
-    request: web.Request, holders: list[Target], method: str, arguments: dict[str, Any]
+    request: web.Request, holders: list[Target], change: Request[Any]
 ) -> None:
-    """Call a method of each of these partitions. Raises as `change_every` does."""
+    """Send a request to each of these partitions. Raises as `change_every` does."""
     actor_system = actor_system_of(request)
     work = {
-        topic: partial(actor_system.call, key, method, arguments)
+        topic: partial(actor_system.request, key, change)
         for topic, key in _keys_of(holders).items()
     }
     await change_every(work)
@@ -135,8 +137,7 @@ async def create(request: web.Request) -> web.Response:
     start = read_message_id(body) if body else MessageId.latest
     if all(name in names for names in await _subscriptions(request, target)):
         raise AdminError(409, f"{target.name} has a subscription {name!r}")
-    arguments = {"name": name, "position": _position(target, start), "properties": given}
-    await ask_each(request, target, "create_subscription", arguments)
+    await ask_each(request, target, m.CreateSubscription(name, _position(target, start), given))
     return done()
 
 
@@ -146,8 +147,7 @@ async def set_replicated(request: web.Request) -> web.Response:
     if not isinstance(replicated, bool):
         raise AdminError(400, "the body must be true or false")
     holders = await _holders(request, await find_target(request))
-    arguments = {"name": name, "replicated": replicated}
-    await _change_holders(request, holders, "set_replicated", arguments)
+    await _change_holders(request, holders, m.SetReplicated(name, replicated))
     return done()
 
 
@@ -155,7 +155,7 @@ async def replicated(request: web.Request) -> web.Response:
     """Whether a subscription's state is replicated, by partition."""
     found = {}
     for holder in await _holders(request, await find_target(request)):
-        (given,) = await ask_each(request, holder, "subscription_properties")
+        (given,) = await ask_each(request, holder, m.SubscriptionProperties())
         found[str(holder.name)] = is_replicated(given.get(_name(request), {}))
     return answer(found)
 
@@ -169,7 +169,7 @@ async def delete(request: web.Request) -> web.Response:
 
     async def delete_from(holder: Target) -> None:
         try:
-            await ask_each(request, holder, "delete_subscription", {"name": name, "force": force})
+            await ask_each(request, holder, m.DeleteSubscription(name, force))
         except RemoteError as error:
             # The subscription existed above. NOT_FOUND means that an earlier attempt deleted it
             # before the connection broke.
@@ -183,7 +183,7 @@ async def delete(request: web.Request) -> web.Response:
 async def _refuse_if_consumed(request: web.Request, holders: list[Target]) -> None:
     """Refuse before the first partition deletes the subscription if any partition has consumers."""
     for holder in holders:
-        (stats,) = await ask_each(request, holder, "stats")
+        (stats,) = await ask_each(request, holder, m.Stats())
         if consumers := stats["subscriptions"][_name(request)]["consumers"]:
             raise AdminError(
                 412,
@@ -199,7 +199,7 @@ async def describe(request: web.Request) -> web.Response:
     for member in target.members():
         one = Target(member, target.partitions, target.incarnation, target.properties)
         try:
-            found += await ask_each(request, one, "describe_subscription", {"name": name})
+            found += await ask_each(request, one, m.DescribeSubscription(name))
         except RemoteError as error:
             if error.kind != Reason.NOT_FOUND:
                 raise
@@ -210,9 +210,8 @@ async def describe(request: web.Request) -> web.Response:
 
 async def reset_to_time(request: web.Request) -> web.Response:
     """Move a subscription to the first message published at or after a time (ms since 1970)."""
-    arguments = {"name": _name(request), "time_ms": number_in_path(request, "timestamp")}
-    holders = await _holders(request, await find_target(request))
-    await _change_holders(request, holders, "seek", arguments)
+    seek = m.Seek(_name(request), time_ms=number_in_path(request, "timestamp"))
+    await _change_holders(request, await _holders(request, await find_target(request)), seek)
     return done()
 
 
@@ -226,12 +225,12 @@ async def reset_to_id(request: web.Request) -> web.Response:
     excluded = _is_excluded(body)
     found = read_message_id(body)
     position = _position(target, found)
-    if isinstance(position, str):
-        position = [found.ledger_id, found.entry_id]
+    if isinstance(position, StartAt):
+        position = found.ledger_id, found.entry_id
     elif excluded:
-        position = [found.ledger_id, found.entry_id + 1]
-    arguments = {"name": _name(request), "position": position}
-    await _change_holders(request, await _holders(request, target), "seek", arguments)
+        position = found.ledger_id, found.entry_id + 1
+    seek = m.Seek(_name(request), position)
+    await _change_holders(request, await _holders(request, target), seek)
     return done()
 
 
@@ -252,14 +251,12 @@ async def skip(request: web.Request) -> web.Response:
     )
     # Read the positions of all partitions before the first one skips. If one of them doesn't
     # answer, none skips. A repeated call skips nothing more.
-    wanted = {"name": name, "number": count + 1}
-    offsets = await each(
-        list(keys.values()), lambda key: actor_system.call(key, "find_unacked", wanted)
-    )
-    work = {}
-    for (topic, key), offset in zip(keys.items(), offsets, strict=True):
-        target = {"name": name} if offset is None else {"name": name, "offset": offset}
-        work[topic] = partial(actor_system.call, key, "skip_to", target)
+    wanted = m.FindUnacked(name, count + 1)
+    offsets = await each(list(keys.values()), lambda key: actor_system.request(key, wanted))
+    work = {
+        topic: partial(actor_system.request, key, m.SkipTo(name, offset))
+        for (topic, key), offset in zip(keys.items(), offsets, strict=True)
+    }
     await change_every(work)
     return done()
 
@@ -267,18 +264,15 @@ async def skip(request: web.Request) -> web.Response:
 async def skip_all(request: web.Request) -> web.Response:
     """Acknowledge a subscription's whole backlog."""
     holders = await _holders(request, await find_target(request))
-    await _change_holders(request, holders, "skip_to", {"name": _name(request)})
+    await _change_holders(request, holders, m.SkipTo(_name(request)))
     return done()
 
 
 async def expire(request: web.Request) -> web.Response:
     """Expire messages that were published at least this many seconds ago."""
-    arguments = {
-        "name": _name(request),
-        "age_ms": number_in_path(request, "seconds", MOST_SECONDS) * 1000,
-    }
+    age_ms = number_in_path(request, "seconds", MOST_SECONDS) * 1000
     holders = await _holders(request, await find_target(request))
-    await _change_holders(request, holders, "expire", arguments)
+    await _change_holders(request, holders, m.Expire(_name(request), age_ms))
     return done()
 
 
@@ -287,9 +281,8 @@ async def expire_to_id(request: web.Request) -> web.Response:
     target = await find_single(request, "expiring up to a message id")
     body = await object_body(request)
     found = read_message_id(body)
-    position = [found.ledger_id, found.entry_id + (not _is_excluded(body))]
-    arguments = {"name": _name(request), "position": position}
-    await ask_each(request, target, "skip_to", arguments)
+    position = found.ledger_id, found.entry_id + (not _is_excluded(body))
+    await ask_each(request, target, m.SkipTo(_name(request), position=position))
     return done()
 
 
@@ -297,11 +290,11 @@ async def analyze_backlog(request: web.Request) -> web.Response:
     """Count a subscription's un-acknowledged entries and messages by reading them."""
     target = await find_single(request, "analyzing a backlog")
     body = await object_body(request)
-    arguments: dict[str, Any] = {"name": _name(request)}
+    position = None
     if body:
         found = read_message_id(body)
-        arguments["position"] = [found.ledger_id, found.entry_id]
-    (read,) = await ask_each(request, target, "analyze_backlog", arguments)
+        position = found.ledger_id, found.entry_id
+    (read,) = await ask_each(request, target, m.AnalyzeBacklog(_name(request), position))
     return answer(
         {
             "entries": read["entries"],
@@ -320,7 +313,7 @@ async def analyze_backlog(request: web.Request) -> web.Response:
 async def get_properties(request: web.Request) -> web.Response:
     """The properties of a subscription; for several partitions, those of the first that has it."""
     holder = (await _holders(request, await find_target(request)))[0]
-    (found,) = await ask_each(request, holder, "subscription_properties")
+    (found,) = await ask_each(request, holder, m.SubscriptionProperties())
     own = found.get(_name(request), {})
     return answer({key: value for key, value in own.items() if key != REPLICATED_SUBSCRIPTION})
 
@@ -331,8 +324,7 @@ async def set_properties(request: web.Request) -> web.Response:
     if REPLICATED_SUBSCRIPTION in given:
         raise AdminError(422, f"{REPLICATED_SUBSCRIPTION} is set by replicatedSubscriptionStatus")
     for holder in await _holders(request, await find_target(request)):
-        arguments = {"name": _name(request), "properties": given}
-        await ask_each(request, holder, "set_properties", arguments)
+        await ask_each(request, holder, m.SetProperties(_name(request), given))
     return done()
 
 
@@ -344,7 +336,7 @@ async def expire_all(request: web.Request) -> web.Response:
 
     async def expire_in(key: ActorKey, names: list[str]) -> None:
         for name in names:
-            await actor_system.call(key, "expire", {"name": name, "age_ms": age_ms})
+            await actor_system.request(key, m.Expire(name, age_ms))
 
     work = {
         str(topic): partial(expire_in, key, names)
@@ -383,10 +375,8 @@ async def _plans(request: web.Request) -> dict[str, dict[str, Any]]:
             f"such as {target.name.of_partition(0)}, or give a time",
         )
     keys = _keys_of(await _holders(request, target))
-    arguments = {"name": _name(request), **point_in_time}
-    plans = await each(
-        list(keys.values()), lambda key: actor_system.call(key, "plan_undo", arguments)
-    )
+    wanted = m.PlanUndo(_name(request), **point_in_time)
+    plans = await each(list(keys.values()), lambda key: actor_system.request(key, wanted))
     moved = {topic: plan for topic, plan in zip(keys, plans, strict=True) if plan is not None}
     if not moved:
         since = "since then" if point_in_time else "to undo"
@@ -415,8 +405,7 @@ async def undo(request: web.Request) -> web.Response:
     work = {}
     for topic, plan in (await _plans(request)).items():
         # The event number makes repeated calls idempotent.
-        arguments = {"name": name, "sequence": plan["after_event"]}
-        work[topic] = partial(actor_system.call, keys[topic], "undo", arguments)
+        work[topic] = partial(actor_system.request, keys[topic], m.Undo(name, plan["after_event"]))
     return answer(await change_every(work))
 
 
@@ -437,10 +426,8 @@ async def explain(request: web.Request) -> web.Response:
         raise AdminError(400, f"name the partition of {target.name}: write ledger:entry:partition")
     position = Position(found.ledger_id, found.entry_id)
     actor_system, (partition,) = actor_system_of(request), target.keys()
-    now = await actor_system.call(
-        partition, "whereabouts", {"name": name, "position": list(position)}
-    )
-    (ref,) = await ask_each(request, target, "subscription", {"name": name})
+    now = await actor_system.request(partition, m.Whereabouts(name, position))
+    (ref,) = await ask_each(request, target, m.Subscription(name))
     key = partition.of_subscription(name, ref["incarnation"])
     now = await with_decision(actor_system, now)
     return answer(described(await history_of(actor_system.store, key, position), now))
@@ -455,8 +442,7 @@ async def peek(request: web.Request) -> web.Response:
     number = number_in_path(request, "position")
     if number < 1:
         raise AdminError(400, "positions count from 1")
-    arguments = {"name": _name(request), "number": number}
-    found = await actor_system_of(request).call(target.keys()[0], "peek", arguments)
+    (found,) = await ask_each(request, target, m.Peek(_name(request), number))
     if found is None:
         raise RemoteError(Reason.NOT_FOUND, f"there is no un-acknowledged entry {number}")
     return entry_answer(found)

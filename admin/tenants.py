@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from aiohttp import web
 
 from velaray.actors.catalog.clusters import REPLICATION
@@ -24,6 +22,7 @@ from velaray.admin.http import (
     topic_of,
 )
 from velaray.admin.unsupported import refusal
+from velaray.broker.catalog import messages as m
 from velaray.broker.catalog.pulsar_policies import as_namespace_document, from_namespace_document
 from velaray.broker.garbage_collection.topic_deletion import delete_namespace as delete_whole
 from velaray.broker.proxy.proxy import Proxy
@@ -62,13 +61,13 @@ async def lookup(request: web.Request) -> web.Response:
 
 async def list_tenants(request: web.Request) -> web.Response:
     """The names of all tenants."""
-    return answer(list(await ask_catalog(request, "tenants")))
+    return answer([*await ask_catalog(request, m.Tenants())])
 
 
 async def get_tenant(request: web.Request) -> web.Response:
     """A tenant's admin roles and allowed clusters."""
     name = request.match_info["tenant"]
-    tenants = await ask_catalog(request, "tenants")
+    tenants = await ask_catalog(request, m.Tenants())
     if name not in tenants:
         raise RemoteError(Reason.NOT_FOUND, f"no tenant {name!r}")
     found = tenants[name]
@@ -77,33 +76,31 @@ async def get_tenant(request: web.Request) -> web.Response:
     )
 
 
-async def _tenant_arguments(request: web.Request) -> dict[str, Any]:
+async def _tenant(request: web.Request) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """A tenant's name, its admin roles and its allowed clusters."""
     body = await object_body(request)
-    return {
-        "tenant": request.match_info["tenant"],
-        "admin_roles": texts(body, "adminRoles"),
-        "allowed_clusters": texts(body, "allowedClusters"),
-    }
+    roles, allowed = texts(body, "adminRoles"), texts(body, "allowedClusters")
+    return request.match_info["tenant"], tuple(roles), tuple(allowed)
 
 
 async def create_tenant(request: web.Request) -> web.Response:
     """Create a tenant; 409 if it exists."""
-    arguments = await _tenant_arguments(request)
-    reply = await ask_catalog(request, "create_tenant", **arguments)
+    create = m.CreateTenant(*await _tenant(request))
+    reply = await ask_catalog(request, create)
     if not reply["changed"]:
-        raise AdminError(409, f"tenant {arguments['tenant']} exists")
+        raise AdminError(409, f"tenant {create.tenant} exists")
     return done()
 
 
 async def update_tenant(request: web.Request) -> web.Response:
     """Replace a tenant's admin roles and allowed clusters."""
-    await ask_catalog(request, "update_tenant", **await _tenant_arguments(request))
+    await ask_catalog(request, m.UpdateTenant(*await _tenant(request)))
     return done()
 
 
 async def delete_tenant(request: web.Request) -> web.Response:
     """Delete a tenant without namespaces."""
-    await ask_catalog(request, "delete_tenant", tenant=request.match_info["tenant"])
+    await ask_catalog(request, m.DeleteTenant(request.match_info["tenant"]))
     return done()
 
 
@@ -113,12 +110,12 @@ async def delete_tenant(request: web.Request) -> web.Response:
 async def list_namespaces(request: web.Request) -> web.Response:
     """A tenant's namespaces, as ``tenant/namespace``."""
     tenant = check_name("tenant", request.match_info["tenant"])
-    return answer(await ask_catalog(request, "namespaces", tenant=tenant))
+    return answer(await ask_catalog(request, m.Namespaces(tenant)))
 
 
 async def get_namespace(request: web.Request) -> web.Response:
     """The policies that are set on a namespace, in Pulsar's names."""
-    own = await ask_catalog(request, "policies", namespace=namespace_of(request))
+    own = await ask_catalog(request, m.Policies(namespace=namespace_of(request)))
     return answer(as_namespace_document(own, actor_system_of(request).config.name))
 
 
@@ -132,12 +129,12 @@ async def create_namespace(request: web.Request) -> web.Response:
     policies = from_namespace_document(body, actor_system_of(request).config.name)
     if REPLICATION in policies:
         tenant = request.match_info["tenant"]
-        await ask_catalog(request, "may_replicate", tenant=tenant, value=policies[REPLICATION])
-    reply = await ask_catalog(request, "create_namespace", namespace=namespace)
+        await ask_catalog(request, m.MayReplicate(tenant, policies[REPLICATION]))
+    reply = await ask_catalog(request, m.CreateNamespace(namespace))
     if not reply["changed"]:
         raise AdminError(409, f"namespace {namespace} exists")
     for name, value in policies.items():
-        await ask_catalog(request, "set_policy", namespace=namespace, name=name, value=value)
+        await ask_catalog(request, m.SetPolicy(name, value, namespace=namespace))
     return done()
 
 
@@ -162,14 +159,14 @@ async def served_topics(request: web.Request, *, at_home: bool = False) -> list[
 
     With ``at_home``: raises `RemoteError` (ELSEWHERE) if the tenant's home is another cluster.
     """
-    asked = {"namespace": namespace_of(request), "partitions": True, "at_home": at_home}
-    found = await ask_catalog(request, "topics", **asked)
+    asked = m.Topics(namespace_of(request), partitions=True, at_home=at_home)
+    found = await ask_catalog(request, asked)
     return [str(name) for name in found]
 
 
 async def no_topics(request: web.Request) -> web.Response:
     """The non-persistent topics of a namespace, always none; the namespace must exist."""
-    await ask_catalog(request, "topics", namespace=namespace_of(request))
+    await ask_catalog(request, m.Topics(namespace_of(request)))
     return answer([])
 
 

@@ -23,6 +23,7 @@ from velaray.admin.http import (
     whole_topic_of,
 )
 from velaray.admin.stats import message_id
+from velaray.broker.partition import messages as m
 from velaray.events.ids import INT64_MAX
 from velaray.topology.rpc import RemoteError
 
@@ -33,8 +34,8 @@ WHOLE_RANGE = "0x00000000_0xffffffff"
 async def get_entry(request: web.Request) -> web.Response:
     """The entry with this ledger id and entry id."""
     target = await find_single(request, "reading an entry by its id")
-    position = [number_in_path(request, "ledger"), number_in_path(request, "entry")]
-    (found,) = await ask_each(request, target, "entry_at", {"position": position})
+    position = number_in_path(request, "ledger"), number_in_path(request, "entry")
+    (found,) = await ask_each(request, target, m.EntryAt(position))
     return entry_answer(found)
 
 
@@ -47,8 +48,8 @@ async def examine(request: web.Request) -> web.Response:
     text = request.query.get("messagePosition", "1")
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= INT64_MAX):
         raise AdminError(412, f"messagePosition counts from 1, it can't be {text[:40]!r}")
-    wanted = {"number": int(text), "latest": start == "latest"}
-    (found,) = await ask_each(request, target, "nth_entry", wanted)
+    wanted = m.NthEntry(int(text), latest=start == "latest")
+    (found,) = await ask_each(request, target, wanted)
     if found is None:
         raise RemoteError(Reason.NOT_FOUND, f"{target.name} has no messages")
     return entry_answer(found)
@@ -57,10 +58,10 @@ async def examine(request: web.Request) -> web.Response:
 async def id_at_time(request: web.Request) -> web.Response:
     """The id of the first entry published at or after a time (ms), or of the last one."""
     target = await find_single(request, "finding a message by time")
-    wanted = {"time_ms": number_in_path(request, "timestamp")}
-    (found,) = await ask_each(request, target, "id_at_time", wanted)
+    wanted = m.IdAtTime(number_in_path(request, "timestamp"))
+    (found,) = await ask_each(request, target, wanted)
     if found is None:
-        (found,) = await ask_each(request, target, "last_message_id")
+        (found,) = await ask_each(request, target, m.LastMessageId())
     return answer(message_id(found))
 
 
@@ -68,8 +69,7 @@ async def backlog_size(request: web.Request) -> web.Response:
     """The approximate number of bytes from the message id of the body on."""
     target = await find_single(request, "the size of a backlog")
     found = read_message_id(await object_body(request))
-    position = [found.ledger_id, found.entry_id]
-    (size,) = await ask_each(request, target, "backlog_size", {"position": position})
+    (size,) = await ask_each(request, target, m.BacklogSize((found.ledger_id, found.entry_id)))
     return answer(size)
 
 
@@ -83,7 +83,7 @@ async def internal_info(request: web.Request) -> web.Response:
                 for each in raw["ledgers"]
             ]
         }
-        for raw in await ask_each(request, target, "stats")
+        for raw in await ask_each(request, target, m.Stats())
     ]
     if not target.is_many:
         return answer(found[0])
@@ -101,7 +101,7 @@ async def create_missed_partitions(request: web.Request) -> web.Response:
 
 async def trim(request: web.Request) -> web.Response:
     """Trim the ledgers that are no longer needed now, without waiting for the next round."""
-    await ask_each(request, await find_target(request), "upkeep")
+    await ask_each(request, await find_target(request), m.Upkeep())
     return done()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from velaray.actors.machine import Reason
+from velaray.actors.partition.machine import StartAt
 from velaray.admin.http import (
     PREFIX,
     AdminError,
@@ -39,8 +40,17 @@ from velaray.admin.stats import (
 )
 from velaray.admin.tenants import served_topics
 from velaray.admin.unsupported import refusal
+from velaray.broker.catalog import messages as m
 from velaray.broker.coordinator.coordinators import check_not_systems, is_systems
 from velaray.broker.garbage_collection.topic_deletion import delete_topic
+from velaray.broker.partition.messages import (
+    CreateSubscription,
+    IndividuallyAcked,
+    LastMessageId,
+    Stats,
+    Subscriptions,
+    Terminate,
+)
 from velaray.events.ids import ActorKey
 from velaray.journal.errors import NotStored
 from velaray.topology.actor_system import ActorSystem
@@ -60,7 +70,7 @@ async def list_topics(request: web.Request) -> web.Response:
 
 async def list_partitioned(request: web.Request) -> web.Response:
     """The names of a namespace's partitioned topics."""
-    found = await ask_catalog(request, "topics", namespace=namespace_of(request))
+    found = await ask_catalog(request, m.Topics(namespace_of(request)))
     return answer([topic["topic"] for topic in found if topic["partitions"]])
 
 
@@ -71,8 +81,8 @@ async def get_partitions(request: web.Request) -> web.Response:
     """
     name = topic_of(request)
     create = flag(request, "checkAllowAutoCreation") and not is_systems(name)
-    method = "ensure_topic" if create else "topic"
-    found = await ask_catalog(request, method, topic=str(name), at_home=means_home(request))
+    asked = m.EnsureTopic if create else m.Topic
+    found = await ask_catalog(request, asked(str(name), means_home(request)))
     return answer({"partitions": found["partitions"] if name.partition < 0 else 0})
 
 
@@ -85,7 +95,7 @@ async def put_properties(request: web.Request) -> web.Response:
     """Set the topic's properties of the body; its other properties stay."""
     given = properties(await object_body(request))
     _refuse_shadow(request, given)
-    await _set_properties(request, properties=given)
+    await _change_properties(request, given)
     return done()
 
 
@@ -93,13 +103,13 @@ async def remove_property(request: web.Request) -> web.Response:
     """Remove the property ``?key=`` of the topic, if it is set."""
     if "key" not in request.query:
         raise AdminError(400, "give the property's name as key")
-    await _set_properties(request, removed=[request.query["key"]])
+    await _change_properties(request, {}, request.query["key"])
     return done()
 
 
-async def _set_properties(request: web.Request, **change: Any) -> None:
+async def _change_properties(request: web.Request, given: dict[str, str], *removed: str) -> None:
     name = check_not_systems(whole_topic_of(request))
-    await ask_catalog(request, "set_topic_properties", topic=str(name), **change)
+    await ask_catalog(request, m.SetTopicProperties(str(name), given, removed))
 
 
 def _refuse_shadow(request: web.Request, given: Mapping[str, str]) -> None:
@@ -113,9 +123,7 @@ def _refuse_shadow(request: web.Request, given: Mapping[str, str]) -> None:
 async def _create(request: web.Request, partitions: int, given: dict[str, str]) -> web.Response:
     name = whole_topic_of(request)
     _refuse_shadow(request, given)
-    reply = await ask_catalog(
-        request, "create_topic", topic=str(name), partitions=partitions, properties=given
-    )
+    reply = await ask_catalog(request, m.CreateTopic(str(name), partitions, given))
     if not reply["created"]:
         raise AdminError(409, f"topic {name} exists")
     return done()
@@ -154,17 +162,16 @@ async def grow(request: web.Request) -> web.Response:
     name = whole_topic_of(request)
     count = _count(await json_body(request))
     before = await find_target(request)
-    await ask_catalog(request, "grow_partitions", topic=str(name), partitions=count)
+    await ask_catalog(request, m.GrowPartitions(str(name), count))
     numbers = range(before.partitions if count > before.partitions else 1, count)
     new = [ActorKey.of_partition(name.of_partition(n), before.incarnation) for n in numbers]
     actor_system = actor_system_of(request)
     first = ActorKey.of_partition(name.of_partition(0), before.incarnation)
-    names = await actor_system.call(first, "subscriptions")
+    names = await actor_system.request(first, Subscriptions())
 
     async def subscribe(key: ActorKey) -> None:
         for each_name in names:
-            arguments = {"name": each_name, "position": "earliest"}
-            await actor_system.call(key, "create_subscription", arguments)
+            await actor_system.request(key, CreateSubscription(each_name, StartAt.EARLIEST))
 
     await each(new, subscribe)
     return done()
@@ -198,7 +205,7 @@ async def _delete(request: web.Request, *, partitioned: bool) -> web.Response:
 
 async def undelete(request: web.Request) -> web.Response:
     """Restore a deleted topic completely, within the undelete window."""
-    await ask_catalog(request, "undelete_topic", topic=str(whole_topic_of(request)))
+    await ask_catalog(request, m.UndeleteTopic(str(whole_topic_of(request))))
     return done()
 
 
@@ -218,7 +225,7 @@ async def ledger_sizes(actor_system: ActorSystem, key: ActorKey) -> dict[int, in
 
 async def _raw(request: web.Request, key: ActorKey) -> tuple[dict[str, Any], dict[int, int]]:
     actor_system = actor_system_of(request)
-    return await actor_system.call(key, "stats"), await ledger_sizes(actor_system, key)
+    return await actor_system.request(key, Stats()), await ledger_sizes(actor_system, key)
 
 
 async def stats(request: web.Request) -> web.Response:
@@ -252,9 +259,9 @@ async def internals(request: web.Request) -> web.Response:
     key = target.keys()[0]
     raw, sizes = await _raw(request, key)
     actor_system = actor_system_of(request)
-    last = await actor_system.call(key, "last_message_id")
+    last = await actor_system.request(key, LastMessageId())
     found = internal_stats(raw, sizes)
-    for name, acked in (await actor_system.call(key, "individually_acked")).items():
+    for name, acked in (await actor_system.request(key, IndividuallyAcked())).items():
         if name in found["cursors"]:
             found["cursors"][name]["individuallyDeletedMessages"] = ranges_text(acked)
     return answer({**found, "lastConfirmedEntry": "{}:{}".format(*last)})
@@ -279,7 +286,7 @@ async def _partitioned(request: web.Request) -> Target:
 async def last_message_id(request: web.Request) -> web.Response:
     """The id of the last entry; entry id -1 if the topic is empty."""
     target = await find_single(request, "lastMessageId")
-    (found,) = await ask_each(request, target, "last_message_id")
+    (found,) = await ask_each(request, target, LastMessageId())
     return answer(message_id(found))
 
 
@@ -296,7 +303,7 @@ async def unload(request: web.Request) -> web.Response:
 async def terminate(request: web.Request) -> web.Response:
     """Terminate the topic. The answer is the last message id, by partition if there are several."""
     target = await find_target(request)
-    found = await ask_each(request, target, "terminate")
+    found = await ask_each(request, target, Terminate())
     if target.is_many:
         return answer({str(number): message_id(last) for number, last in enumerate(found)})
     return answer(message_id(found[0]))

@@ -29,8 +29,10 @@ from velaray.admin.http import (
     number_in_path,
 )
 from velaray.broker.actor_messages import Ledgers
+from velaray.broker.catalog import messages as catalog_messages
 from velaray.broker.coordinator import messages as coordinator_messages
 from velaray.broker.coordinator.coordinators import ASSIGN
+from velaray.broker.partition import messages as m
 from velaray.events.ids import ActorKey, TopicName, check_local_name
 from velaray.journal.errors import NotStored
 from velaray.journal.replay import load_manifest
@@ -51,7 +53,7 @@ LISTED = 1000
 
 async def _count(request: web.Request) -> int:
     """The number of coordinators."""
-    return int((await ask_catalog(request, "topic", topic=str(ASSIGN)))["partitions"])
+    return int((await ask_catalog(request, catalog_messages.Topic(str(ASSIGN))))["partitions"])
 
 
 async def _wanted(request: web.Request) -> list[int]:
@@ -80,7 +82,7 @@ async def _ask(actor_system: ActorSystem, number: int, request: Request[ReplyT])
 
 async def list_coordinators(request: web.Request) -> web.Response:
     """The coordinators, and the URL where clients look them up."""
-    clusters = await ask_catalog(request, "clusters")
+    clusters = await ask_catalog(request, catalog_messages.Clusters())
     url = clusters[actor_system_of(request).config.name]["service_url"]
     count = await _count(request)
     return answer([{"id": number, "brokerServiceUrl": url} for number in range(count)])
@@ -153,7 +155,7 @@ async def scale(request: web.Request) -> web.Response:
     count = await _count(request)
     if wanted <= count:
         raise AdminError(406, f"there are {count} coordinators, and their number can only grow")
-    await ask_catalog(request, "grow_partitions", topic=str(ASSIGN), partitions=wanted)
+    await ask_catalog(request, catalog_messages.GrowPartitions(str(ASSIGN), wanted))
     return done()
 
 
@@ -266,13 +268,13 @@ async def _held(
     request: web.Request, known: dict[str, Any], topic: str, subscription: str | None
 ) -> dict[str, Any]:
     """The data that a participant holds for the transaction; ``error`` if it is unavailable."""
-    args = {"coordinator": known["coordinator"], "sequence": known["sequence"]}
+    numbers = known["coordinator"], known["sequence"]
     if subscription is None:
-        found = await _of_participant(request, topic, "transaction", args)
+        found = await _of_participant(request, topic, m.Transaction(*numbers))
         aborted = known["status"] == Status.ABORTING and not found.get("first")
         own = {"startPosition": found.get("first"), "aborted": aborted}
         return {**own, "entries": found.get("entries"), "error": found.get("error")}
-    found = await _of_participant(request, topic, "pending_acks", {"name": subscription, **args})
+    found = await _of_participant(request, topic, m.PendingAcks(subscription, *numbers))
     return {
         "cumulativeAckPosition": found.get("before"),
         "entries": found.get("entries"),
@@ -281,14 +283,11 @@ async def _held(
     }
 
 
-async def _of_participant(
-    request: web.Request, topic: str, method: str, args: dict[str, Any]
-) -> dict[str, Any]:
+async def _of_participant(request: web.Request, topic: str, asked: Request[Any]) -> dict[str, Any]:
     async def ask() -> dict[str, Any]:
-        place = await ask_catalog(request, "topic", topic=topic)
+        place = await ask_catalog(request, catalog_messages.Topic(topic))
         key = ActorKey.of_partition(TopicName.parse(topic), place["incarnation"])
-        found: dict[str, Any] = await actor_system_of(request).call(key, method, args)
-        return found
+        return {**await actor_system_of(request).request(key, asked)}
 
     return await _or_error(ask())
 
@@ -342,8 +341,8 @@ async def _partition(request: web.Request) -> ActorKey:
     return (await find_single(request, "this")).keys()[0]
 
 
-async def _call(request: web.Request, method: str, **args: Any) -> Any:
-    return await actor_system_of(request).call(await _partition(request), method, args)
+async def _ask_partition(request: web.Request, asked: Request[ReplyT]) -> ReplyT:
+    return await actor_system_of(request).request(await _partition(request), asked)
 
 
 def _subscription(request: web.Request) -> str:
@@ -357,7 +356,7 @@ def _marks(request: web.Request) -> dict[str, Any]:
 
 async def buffer_stats(request: web.Request) -> web.Response:
     """The open transactions of a topic."""
-    found = await _call(request, "transactions")
+    found = await _ask_partition(request, m.Transactions())
     began_ms, ended_ms = found["recovery_ms"]
     return answer(
         {
@@ -375,8 +374,7 @@ async def buffer_stats(request: web.Request) -> web.Response:
 async def in_buffer(request: web.Request) -> web.Response:
     """The messages of a transaction in a topic, and whether it is aborted there."""
     coordinator, sequence = number_in_path(request, "most"), number_in_path(request, "least")
-    args = {"coordinator": coordinator, "sequence": sequence}
-    found = await _call(request, "transaction", **args)
+    found = await _ask_partition(request, m.Transaction(coordinator, sequence))
     aborted = False
     if found["first"] is None:
         known = await _transaction(request, coordinator, sequence)
@@ -388,7 +386,7 @@ async def in_buffer(request: web.Request) -> web.Response:
 
 async def pending_stats(request: web.Request) -> web.Response:
     """The transactions with pending acknowledgements in a subscription."""
-    found = await _call(request, "pending_acks", name=_subscription(request))
+    found = await _ask_partition(request, m.PendingAcks(_subscription(request)))
     began_ms, ended_ms = found["recovery_ms"]
     return answer(
         {
@@ -405,11 +403,9 @@ async def pending_stats(request: web.Request) -> web.Response:
 
 async def in_pending(request: web.Request) -> web.Response:
     """The pending acknowledgements of a transaction in a subscription."""
-    args = {
-        "coordinator": number_in_path(request, "most"),
-        "sequence": number_in_path(request, "least"),
-    }
-    found = await _call(request, "pending_acks", name=_subscription(request), **args)
+    coordinator, sequence = number_in_path(request, "most"), number_in_path(request, "least")
+    wanted = m.PendingAcks(_subscription(request), coordinator, sequence)
+    found = await _ask_partition(request, wanted)
     return answer(
         {
             "cumulativeAckPosition": found["before"],
@@ -422,17 +418,15 @@ async def in_pending(request: web.Request) -> web.Response:
 async def position_in_pending(request: web.Request) -> web.Response:
     """The state of a message, or of one of a batch (``batchIndex``), in a subscription."""
     index = _number(request, "batchIndex", 0) if "batchIndex" in request.query else None
-    position = [number_in_path(request, "ledger"), number_in_path(request, "entry")]
-    name = _subscription(request)
-    return answer(
-        {"state": await _call(request, "pending_at", name=name, position=position, index=index)}
-    )
+    position = number_in_path(request, "ledger"), number_in_path(request, "entry")
+    wanted = m.PendingAt(_subscription(request), position, index)
+    return answer({"state": await _ask_partition(request, wanted)})
 
 
 async def buffer_internals(request: web.Request) -> web.Response:
     """The journal of a topic's transactions, which is the topic's own."""
     key = await _partition(request)
-    found = _journal(key, await actor_system_of(request).call(key, "ledgers"))
+    found = _journal(key, await actor_system_of(request).request(key, Ledgers()))
     return answer({"snapshotType": "Segment", "segmentInternalStats": found})
 
 
@@ -440,9 +434,10 @@ async def pending_internals(request: web.Request) -> web.Response:
     """The journal of a subscription's pending acknowledgements, which is the subscription's own."""
     name, partition = _subscription(request), await _partition(request)
     actor_system = actor_system_of(request)
-    ref = await actor_system.call(partition, "subscription", {"name": name})
+    ref = await actor_system.request(partition, m.Subscription(name))
     key = partition.of_subscription(name, ref["incarnation"])
-    return answer({"pendingAckLogStats": _journal(key, await actor_system.call(key, "ledgers"))})
+    ledgers = await actor_system.request(key, Ledgers())
+    return answer({"pendingAckLogStats": _journal(key, ledgers)})
 
 
 _TOPIC = "{tenant}/{namespace}/{topic}"

@@ -27,6 +27,7 @@ from velaray.admin.http import (
     flag,
     namespace_of,
 )
+from velaray.broker.catalog.messages import Policies
 from velaray.broker.catalog.pulsar_policies import says_nothing
 
 NOT_SUPPORTED = 501
@@ -183,7 +184,7 @@ _UNAPPLIED = (
 
 
 async def _check_namespace(request: web.Request) -> None:
-    await ask_catalog(request, "policies", namespace=namespace_of(request))
+    await ask_catalog(request, Policies(namespace=namespace_of(request)))
 
 
 async def _value(request: web.Request) -> Any:

@@ -22,6 +22,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from velaray.actors.catalog.clusters import is_service_url
 from velaray.admin.proxy_actor import ProxyActor
+from velaray.broker.actor_messages import Describe
+from velaray.broker.catalog.messages import Bootstrap
 from velaray.broker.coordinator.coordinators import DEFAULT_COORDINATORS, ensure_coordinators
 from velaray.broker.garbage_collection.collectors import collectors_to_wake, ensure_deletion_topics
 from velaray.events.ids import ActorKey, ActorKind
@@ -217,16 +219,8 @@ class Cluster:
         return self
 
     async def _bootstrap(self) -> None:
-        await self._actor_system.call(
-            ActorKey.catalog(),
-            "bootstrap",
-            {
-                "cluster": self.config.name,
-                "service_url": self.service_url,
-                "admin_url": self.admin_url,
-            },
-            timeout=60.0,
-        )
+        bootstrap = Bootstrap(self.config.name, self.service_url, self.admin_url)
+        await self._actor_system.request(ActorKey.catalog(), bootstrap, timeout=60.0)
         await ensure_coordinators(self._actor_system, DEFAULT_COORDINATORS)
         await ensure_deletion_topics(self._actor_system)
         self._actor_system.drop_rpc()
@@ -239,7 +233,7 @@ class Cluster:
         """
         woken = await collectors_to_wake(self._actor_system)
         await asyncio.gather(
-            *(self._actor_system.call(key, "describe", timeout=60.0) for key in woken)
+            *(self._actor_system.request(key, Describe(), timeout=60.0) for key in woken)
         )
         self._actor_system.drop_rpc()
 

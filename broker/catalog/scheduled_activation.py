@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
+from velaray.broker.actor_messages import Describe
 from velaray.broker.topic_policies import TopicPolicies
 from velaray.events.ids import ActorKey
 from velaray.journal.manifest import LedgerInfo, decode_manifest
@@ -55,7 +56,7 @@ class ScheduledActivation:
             # An error of the store is reported by the actors that use the journal.
             with suppress(*TRANSIENT_OR_STORE):
                 if await self._is_due(key, policies, now_ms):
-                    await self._actor_system.call(key, "describe")
+                    await self._actor_system.request(key, Describe())
                     self._woken[key] = now_ms
         present = {key for key, _ in partitions}
         self._woken = {key: at for key, at in self._woken.items() if key in present}

@@ -24,7 +24,7 @@ from velaray.broker.garbage_collection.deletion_events import (
     decode_event,
 )
 from velaray.broker.garbage_collection.messages import AcknowledgeDeadLetters
-from velaray.broker.partition.messages import Subscriptions
+from velaray.broker.partition.messages import Subscriptions, UnackedEntries
 from velaray.events.ids import ActorKey, MessageId, TopicName
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.rpc import RemoteError
@@ -50,8 +50,8 @@ class Waiting:
 async def pending(actor_system: ActorSystem) -> AsyncIterator[Waiting]:
     """The events that the garbage collectors haven't acknowledged.
 
-    An event that is retried meanwhile may be reported twice. Raises what `ActorSystem.call` raises,
-    and the store's errors.
+    An event that is retried meanwhile may be reported twice. Raises what `ActorSystem.request`
+    raises, and the store's errors.
     """
     for topic in (EVENTS, RETRY):  # in the order in which events move
         async for each in _waiting(actor_system, topic, WORKER):
@@ -71,8 +71,8 @@ async def _waiting(
             continue  # the first publisher makes the journal
         first: int | None = 0
         while first is not None:
-            args = {"name": subscription, "first": first, "most": AT_ONCE}
-            found = await actor_system.call(key, "unacked_entries", args)
+            wanted = UnackedEntries(subscription, first, AT_ONCE)
+            found = await actor_system.request(key, wanted)
             for entry in found["entries"]:
                 yield _read(str(key.topic_name), *entry)
             first = found["next"]
@@ -113,7 +113,8 @@ async def take_up(actor_system: ActorSystem, dead_letters: Sequence[Waiting]) ->
 async def forget(actor_system: ActorSystem, dead_letters: Sequence[Waiting]) -> None:
     """Acknowledge dead letters without any change of their ledgers.
 
-    Repeating it does no harm. Raises what `ActorSystem.call` raises: then some may be acknowledged.
+    Repeating it does no harm. Raises what `ActorSystem.request` raises: then some may be
+    acknowledged.
     """
     ids = [
         (each.message_id.ledger_id, each.message_id.entry_id, each.message_id.partition)

@@ -16,6 +16,7 @@ from typing import Any
 from velaray.actors.machine import Reason
 from velaray.broker.catalog import messages as catalog_messages
 from velaray.broker.garbage_collection.deletion import purge_journal
+from velaray.broker.partition.messages import Stats
 from velaray.events.ids import ActorKey, ActorKind, TopicName
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.rpc import RemoteError
@@ -160,7 +161,7 @@ async def _refuse_if_connected(
     actor_system: ActorSystem, topic: TopicName, found: dict[str, Any]
 ) -> None:
     for key in ActorKey.of_partitions(topic, found["incarnation"], found["partitions"]):
-        stats = await actor_system.call(key, "stats")
+        stats = await actor_system.request(key, Stats())
         consumers = sum(len(each["consumers"]) for each in stats["subscriptions"].values())
         if stats["producers"] or consumers:
             raise RemoteError(

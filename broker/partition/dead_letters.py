@@ -19,6 +19,7 @@ from velaray.actors.machine import Reason, Refusal
 from velaray.actors.partition.ledger_table import NoSuchEntryError
 from velaray.actors.partition.machine import Chunk, Publish, StartAt
 from velaray.actors.partition.state import SubscriptionRef
+from velaray.broker.catalog.messages import EnsureTopic
 from velaray.broker.coordinator.coordinators import check_not_systems, is_systems
 from velaray.broker.partition.entries import CachedEntry
 from velaray.broker.partition.messages import Append
@@ -265,9 +266,9 @@ class DeadLetterMover:
         )
         if not is_systems(self._partition.key.topic_name):
             check_not_systems(topic)
-        found = await actor_system.call(ActorKey.catalog(), "ensure_topic", {"topic": str(topic)})
+        catalog = ActorKey.catalog()
+        found = await actor_system.request(catalog, EnsureTopic(str(topic)))
         if found["partitions"]:
             topic = topic.of_partition(0)  # always the first one, even if partitions are added
-            args = {"topic": str(topic)}
-            found = await actor_system.call(ActorKey.catalog(), "ensure_topic", args)
+            found = await actor_system.request(catalog, EnsureTopic(str(topic)))
         return ActorKey.of_partition(topic, found["incarnation"])

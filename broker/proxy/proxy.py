@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from velaray.actors.machine import Reason
+from velaray.broker.catalog import messages as m
 from velaray.broker.coordinator.coordinators import check_not_systems, coordinator_of, is_systems
 from velaray.broker.garbage_collection.deletion import is_deletion_topic
 from velaray.broker.proxy.remote_lookup import RemoteLookup
@@ -23,6 +24,7 @@ from velaray.broker.session import Session
 from velaray.broker.wire_errors import code_of
 from velaray.events.ids import ActorKey, InvalidNameError, TopicName
 from velaray.topology.actor_system import ActorSystem
+from velaray.topology.messages import ReplyT, Request
 from velaray.topology.open_connections import OpenConnections
 from velaray.topology.rpc import RemoteError, reason_of
 from velaray.topology.transient import TRANSIENT
@@ -90,10 +92,8 @@ class Proxy:
         coordinator = coordinator_of(topic)
         if coordinator is None and not (for_system and is_deletion_topic(topic)):
             check_not_systems(topic)
-        wanted = {"topic": str(topic), "at_home": at_home}
-        found = await self.actor_system.call(
-            ActorKey.catalog(), "ensure_topic", wanted, ACTIVATION_TIMEOUT_S
-        )
+        wanted = m.EnsureTopic(str(topic), at_home)
+        found = await self.actor_system.request(ActorKey.catalog(), wanted, ACTIVATION_TIMEOUT_S)
         key = coordinator or ActorKey.of_partition(topic, found["incarnation"])
         address = await self.actor_system.reach(key, ACTIVATION_TIMEOUT_S)
         self.located[address.host, address.service_port] = None
@@ -107,7 +107,7 @@ class Proxy:
 
         Raises `RemoteError`, `Unreachable`.
         """
-        home = await self.actor_system.call(ActorKey.catalog(), "home", {"tenant": tenant})
+        home = await self.actor_system.request(ActorKey.catalog(), m.Home(tenant))
         if home is None:
             problem = f"this cluster has become the home of tenant {tenant}; ask again"
             raise RemoteError(Reason.UNAVAILABLE, problem)
@@ -145,9 +145,8 @@ class ProxySession(Session):
         """Whether the client asks for the tenant's home cluster, not for this very one."""
         return not (self.info.is_system or self.info.means_this_cluster)
 
-    async def _ask(self, method: str, **args: Any) -> Any:
-        args["at_home"] = self._at_home
-        return await self._proxy.actor_system.call(ActorKey.catalog(), method, args)
+    async def _ask(self, request: Request[ReplyT]) -> ReplyT:
+        return await self._proxy.actor_system.request(ActorKey.catalog(), request)
 
     async def _routed(self, tenant: str, command: Any, here: Awaitable[Any]) -> Any:
         """Return the answer of ``here``, or that of the tenant's home cluster."""
@@ -178,7 +177,8 @@ class ProxySession(Session):
         self, topic: TopicName, command: pb.CommandPartitionedTopicMetadata
     ) -> pb.CommandPartitionedTopicMetadataResponse:
         create = command.metadata_auto_creation_enabled and not is_systems(topic)
-        found = await self._ask("ensure_topic" if create else "topic", topic=str(topic))
+        wanted = m.EnsureTopic if create else m.Topic
+        found = await self._ask(wanted(str(topic), self._at_home))
         return pb.CommandPartitionedTopicMetadataResponse(
             request_id=command.request_id,
             response=pb.CommandPartitionedTopicMetadataResponse.Success,
@@ -232,10 +232,8 @@ class ProxySession(Session):
         listeners = self.config.listeners
         if not listener or listener in listeners:
             return listeners.get(listener)
-        if self._at_home:
-            tenant, catalog = {"tenant": topic.tenant}, ActorKey.catalog()
-            if await self._proxy.actor_system.call(catalog, "home", tenant) is not None:
-                return None
+        if self._at_home and await self._ask(m.Home(topic.tenant)) is not None:
+            return None
         known = ", ".join(sorted(listeners)) or "none: start velaray with --listener"
         raise RemoteError(Reason.INVALID, f"no listener {listener[:100]!r}; there are {known}")
 
@@ -256,8 +254,9 @@ class ProxySession(Session):
     async def _topics(
         self, command: pb.CommandGetTopicsOfNamespace
     ) -> pb.CommandGetTopicsOfNamespaceResponse:
+        wanted = m.Topics(command.namespace, partitions=True, at_home=self._at_home)
         try:
-            topics = await self._ask("topics", namespace=command.namespace, partitions=True)
+            topics = await self._ask(wanted)
         except RemoteError as error:
             if error.kind != Reason.NOT_FOUND:
                 raise
@@ -289,7 +288,7 @@ class ProxySession(Session):
     async def _schema(
         self, topic: TopicName, command: pb.CommandGetSchema
     ) -> pb.CommandGetSchemaResponse:
-        found = await self._ask("topic", topic=str(topic))
+        found = await self._ask(m.Topic(str(topic), self._at_home))
         key = ActorKey.of_schema_registry(topic, found["incarnation"])
         return await get_schema(command, partial(find_schema, self._proxy.actor_system, key))
 

@@ -19,10 +19,12 @@ from velaray.admin import subscriptions as admin_subscriptions
 from velaray.admin.api import admin_app, serve_admin
 from velaray.admin.http import MAX_BODY
 from velaray.broker.garbage_collection.topic_deletion import sweep_topic
+from velaray.broker.partition.messages import DeleteSubscription
 from velaray.events.ids import ActorKey, ActorKind, TopicName
 from velaray.journal.memory import MemoryStore
 from velaray.topology.actor_system import ActorSystem, Address, Unreachable
 from velaray.topology.config import AuthSettings, ClusterConfig
+from velaray.topology.messages import Request
 
 V2 = "/admin/v2"
 TOPICS = f"{V2}/persistent/public/default"
@@ -485,10 +487,10 @@ def test_a_deletion_that_is_repeated_as_its_link_broke_goes_on_with_the_other_pa
 ) -> None:
     ask_each = admin_subscriptions.ask_each
 
-    async def twice(request: Any, target: Any, method: str, args: Any = None) -> list[Any]:
-        if method == "delete_subscription":
-            await ask_each(request, target, method, args)
-        return await ask_each(request, target, method, args)
+    async def twice(request: Any, target: Any, asked: Request[Any]) -> list[Any]:
+        if isinstance(asked, DeleteSubscription):
+            await ask_each(request, target, asked)
+        return await ask_each(request, target, asked)
 
     topic = f"{TOPICS}/twice"
     http("PUT", f"{topic}/partitions", 2)
@@ -753,7 +755,7 @@ class NoActorSystem(ActorSystem):
     async def address(self, key: ActorKey) -> Address:
         raise Unreachable(f"{key} is restarting")
 
-    async def call(self, *args: Any, **options: Any) -> Any:
+    async def request(self, *args: Any, **options: Any) -> Any:
         raise Unreachable("could not call the catalog")
 
     async def dismiss(self, key: ActorKey) -> None:

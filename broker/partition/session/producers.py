@@ -17,6 +17,7 @@ from velaray.actors.partition.producers import (
     Promotion,
     Waiting,
 )
+from velaray.broker.catalog.messages import MeetCluster
 from velaray.broker.partition.session.admission import (
     check_accepts_entries,
     check_home,
@@ -160,8 +161,8 @@ class ProducerHandlers:
     async def _meet(self, partition: HostedPartition, source: str, data_id: str) -> None:
         """Refuse a cluster that has lost its data: its positions name other messages now."""
         if data_id:
-            args = {"cluster": source, "data_id": data_id}
-            await partition.actor_system.call(ActorKey.catalog(), "meet_cluster", args)
+            meet = MeetCluster(source, data_id)
+            await partition.actor_system.request(ActorKey.catalog(), meet)
 
     def _answer_waiting(self, producer: ConnectedProducer) -> None:
         self.client.connection.send(
