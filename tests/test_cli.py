@@ -92,7 +92,7 @@ def test_tenants_and_namespaces(run: Run) -> None:
     assert "tenant/namespace" in run("namespaces", "create", "orders", code=1).stderr
 
 
-def test_the_life_of_a_topic(run: Run) -> None:
+def test_topics_are_created_listed_described_and_deleted(run: Run) -> None:
     made = run("topics", "create", "flights", "--partitions", "2", "-o", "json")
     assert as_json(made) == {"created": "flights", "partitions": 2}
     assert "exists" in run("topics", "create", "flights", code=1).stderr
@@ -116,7 +116,7 @@ def test_the_life_of_a_topic(run: Run) -> None:
     assert "no topic" in run("topics", "partitions", "flights", code=1).stderr
 
 
-def test_a_topic_in_use_is_deleted_by_force_only(run: Run, cluster: LocalCluster) -> None:
+def test_a_topic_in_use_is_deleted_only_by_force(run: Run, cluster: LocalCluster) -> None:
     with Client(cluster.service_url) as client:
         client.create_producer("in-use")
         assert "force" in run("topics", "delete", "in-use", code=1).stderr
@@ -124,7 +124,7 @@ def test_a_topic_in_use_is_deleted_by_force_only(run: Run, cluster: LocalCluster
     run("topics", "delete", "unused", "--force")
 
 
-def test_subscriptions_are_moved(run: Run) -> None:
+def test_subscriptions_are_reset_and_skipped(run: Run) -> None:
     run("topics", "create", "moved")
     before = datetime.now(UTC)
     for text in ("a", "b", "c"):
@@ -163,7 +163,7 @@ def test_subscriptions_are_moved(run: Run) -> None:
         ("1970-01-02", 86_400_000),
     ],
 )
-def test_times_are_read(text: str, milliseconds: int) -> None:
+def test_times_are_parsed(text: str, milliseconds: int) -> None:
     assert TimeType().convert(text, None, None) == milliseconds
 
 
@@ -187,7 +187,7 @@ def test_times_are_read(text: str, milliseconds: int) -> None:
         ("journal", "replay", "partition/x", "--data", "."),
     ],
 )
-def test_wrong_usage_is_exit_code_2(run: Run, arguments: tuple[str, ...]) -> None:
+def test_wrong_usage_exits_with_code_2(run: Run, arguments: tuple[str, ...]) -> None:
     assert "Error" in run(*arguments, code=2).stderr
 
 
@@ -210,7 +210,7 @@ def test_lines_are_produced_and_consumed(run: Run) -> None:
     assert "no message of lines" in late.stderr
 
 
-def test_a_message_that_was_printed_is_acknowledged(run: Run) -> None:
+def test_a_printed_message_is_acknowledged(run: Run) -> None:
     run("topics", "create", "acked")
     run("subscriptions", "create", "acked", "s")
     run("produce", "acked", "-m", "1", "-m", "2")
@@ -277,7 +277,7 @@ def test_every_kind_of_journal_verifies(run: Run, stored: Path) -> None:
     assert len(rows) > len({row["key"] for row in rows})  # several ledgers: digests compared
 
 
-def test_a_flipped_byte_is_found_and_named(run: Run, stored: Path) -> None:
+def test_a_flipped_byte_is_found_and_located(run: Run, stored: Path) -> None:
     key = key_of(stored, ActorKind.SUBSCRIPTION)
     first, *_ = as_json(run("journal", "verify", key, "--data", str(stored), "-o", "json"))
     file = Path(FileStore(stored).location(key, first["ledger_id"]))
@@ -292,7 +292,7 @@ def test_a_flipped_byte_is_found_and_named(run: Run, stored: Path) -> None:
         file.write_bytes(whole)
 
 
-def test_a_machine_that_changed_its_mind_is_found(
+def test_a_machine_that_replays_differently_is_found(
     run: Run, stored: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from velaray.actors.subscription.cursor import Cursor
@@ -329,7 +329,7 @@ def test_a_state_is_replayed_up_to_an_event(run: Run, stored: Path) -> None:
     assert "state.nextIncarnation" in table
 
 
-def test_what_a_journal_does_not_hold_is_said(run: Run, stored: Path) -> None:
+def test_a_missing_journal_or_event_is_named(run: Run, stored: Path) -> None:
     data = ("--data", str(stored))
     late = run("journal", "replay", "catalog", "--to", "999999", *data, code=1)
     assert "has no event 999999" in late.stderr
@@ -347,7 +347,7 @@ def test_a_kind_without_a_journal_is_refused(run: Run, stored: Path, command: st
 # -- tokens and start --------------------------------------------------------------
 
 
-def test_tokens_are_made_with_the_secret(run: Run, tmp_path: Path) -> None:
+def test_tokens_are_created_with_the_secret(run: Run, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_bytes(b"\n" * 32)
     made = run("tokens", "create", "--secret-file", str(secret), "--subject", "ops").stdout
@@ -360,14 +360,14 @@ def test_tokens_are_made_with_the_secret(run: Run, tmp_path: Path) -> None:
     assert "at least 32" in weak.stderr
 
 
-def test_the_network_needs_a_token(run: Run, tmp_path: Path) -> None:
+def test_an_address_on_the_network_needs_a_token(run: Run, tmp_path: Path) -> None:
     data = tmp_path / "data"
     refused = run("start", "--host", "0.0.0.0", "--data", str(data), code=1)
     assert "--token-secret" in refused.stderr
     assert not data.exists()
 
 
-def test_a_public_key_must_be_one(run: Run, tmp_path: Path) -> None:
+def test_an_invalid_public_key_is_refused(run: Run, tmp_path: Path) -> None:
     key = tmp_path / "key.pem"
     key.write_text("secret")
     refused = run("start", "--token-public-key", str(key), "--data", str(tmp_path), code=1)
@@ -413,7 +413,7 @@ def test_a_cluster_runs_until_it_is_stopped_and_starts_again(tmp_path: Path) -> 
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_cluster_that_was_replaced_stops_and_says_so(tmp_path: Path) -> None:
+def test_a_replaced_cluster_stops_and_reports_it(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from velaray.cli.app import main; main()", "start"]
     ports = ["--service-port", "0", "--admin-port", "0", "--data", str(tmp_path)]
     with subprocess.Popen(
@@ -454,7 +454,7 @@ def test_policies_of_a_namespace(admin: Admin) -> None:
     assert admin.policies("public/ruled") == {}
 
 
-def test_peeking_leaves_the_message_where_it_is(admin: Admin, cluster: LocalCluster) -> None:
+def test_peeking_does_not_consume_the_message(admin: Admin, cluster: LocalCluster) -> None:
     admin.create_topic("peeked")
     admin.create_subscription("peeked", "s", MessageId.earliest)
     assert admin.peek("peeked", "s") is None

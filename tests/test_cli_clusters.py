@@ -92,6 +92,6 @@ def test_a_tenant_is_updated(run: Run) -> None:
     assert acme["allowedClusters"] == ["a", "b"]
 
 
-def test_the_status_is_that_of_this_cluster(run: Run) -> None:
+def test_the_status_shows_this_cluster(run: Run) -> None:
     run("clusters", "create", "b", *CREATE)
     assert [row["cluster"] for row in rows(run("status", "-o", "json"))] == ["a"]

@@ -96,7 +96,7 @@ def test_orphans_are_found_and_repaired(cluster: LocalCluster, run: Run) -> None
     assert lost(as_json(run("audit", "--json"))) == 0
 
 
-def test_what_is_listed_and_gone_is_missing(cluster: LocalCluster, run: Run) -> None:
+def test_a_listed_ledger_without_its_file_is_missing(cluster: LocalCluster, run: Run) -> None:
     key = a_topic("orders")
     first = listed(make_journal(cluster, key))[0]
     cluster.run(cluster.actor_system.store.delete_ledger(key.text(), first))
@@ -134,7 +134,7 @@ def test_a_manifest_that_cannot_be_read_is_named_and_the_others_are_counted(
     assert lost(as_json(run("audit", "--json"))) == 0
 
 
-def test_what_waits_for_a_deleter_is_pending(cluster: LocalCluster, run: Run) -> None:
+def test_a_ledger_that_waits_for_deletion_is_pending(cluster: LocalCluster, run: Run) -> None:
     key = a_topic("orders")
     journal = make_journal(cluster, key)
     first, second, *_ = listed(journal)
@@ -147,7 +147,7 @@ def test_what_waits_for_a_deleter_is_pending(cluster: LocalCluster, run: Run) ->
     assert lost(as_json(run("audit", "--json"))) == 0
 
 
-def test_waiting_ends_when_all_is_deleted(cluster: LocalCluster, run: Run) -> None:
+def test_waiting_ends_when_all_ledgers_are_deleted(cluster: LocalCluster, run: Run) -> None:
     assert as_json(run("wait", "-o", "json")) == {"left": 0, "bytes": 0, "before": 0, "dead": 0}
     key = a_topic("orders")
     journal = make_journal(cluster, key, 6)
@@ -159,7 +159,7 @@ def test_waiting_ends_when_all_is_deleted(cluster: LocalCluster, run: Run) -> No
     assert not set(stored(cluster, key)) & set(going)
 
 
-def test_waiting_says_what_is_left(
+def test_waiting_reports_the_remaining_ledgers(
     cluster: LocalCluster, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(garbage_collector, "MAX_TRIES", 10_000)
@@ -193,9 +193,7 @@ def given_up(cluster: LocalCluster, name: str = "orders") -> tuple[ActorKey, int
     return key, first
 
 
-def test_a_dead_letter_is_tried_again_once_the_fault_is_gone(
-    cluster: LocalCluster, run: Run
-) -> None:
+def test_a_dead_letter_is_retried_after_the_fault_is_gone(cluster: LocalCluster, run: Run) -> None:
     refusing = refuse(cluster, 1000)
     key, first = given_up(cluster)
     (letter,) = as_json(run("dlq", "list", "-o", "json"))
@@ -214,9 +212,7 @@ def test_a_dead_letter_is_tried_again_once_the_fault_is_gone(
     assert "neither stored nor in a manifest" in run("describe", str(first), code=1).output
 
 
-def test_what_is_tried_again_in_vain_is_a_dead_letter_again(
-    cluster: LocalCluster, run: Run
-) -> None:
+def test_a_failed_retry_is_a_dead_letter_again(cluster: LocalCluster, run: Run) -> None:
     refuse(cluster, 1000)
     key, first = given_up(cluster)
     assert as_json(run("dlq", "retry", "--all", "-o", "json")) == {"retried": 1}
@@ -225,7 +221,7 @@ def test_what_is_tried_again_in_vain_is_a_dead_letter_again(
     assert letter["ledgerId"] == first and first in stored(cluster, key)
 
 
-def test_a_dead_letter_that_is_forgotten_leaves_an_orphan(cluster: LocalCluster, run: Run) -> None:
+def test_dropping_a_dead_letter_leaves_an_orphan(cluster: LocalCluster, run: Run) -> None:
     refusing = refuse(cluster, 1000)
     _, first = given_up(cluster)
     _, second = given_up(cluster, "payments")
@@ -243,7 +239,7 @@ def test_a_dead_letter_that_is_forgotten_leaves_an_orphan(cluster: LocalCluster,
     run("dlq", "forget", gone["id"], code=1)
 
 
-def test_dead_letters_are_named_or_all_are_meant(run: Run, admin: Admin) -> None:
+def test_dead_letters_are_selected_by_id_or_all(run: Run, admin: Admin) -> None:
     for command in ("retry", "forget"):
         assert "give --all" in run("dlq", command, code=2).output
         assert "give --all" in run("dlq", command, "1:2:3", "--all", code=2).output
@@ -251,7 +247,7 @@ def test_dead_letters_are_named_or_all_are_meant(run: Run, admin: Admin) -> None
     assert admin.retry_dead_ledgers() == admin.forget_dead_ledgers() == 0
 
 
-def test_what_is_no_event_can_only_be_forgotten(cluster: LocalCluster, admin: Admin) -> None:
+def test_an_invalid_event_can_only_be_dropped(cluster: LocalCluster, admin: Admin) -> None:
     refuse(cluster, 1000)
     given_up(cluster)
     (letter,) = admin.dead_ledgers()
@@ -278,7 +274,9 @@ def test_a_ledger_is_described(cluster: LocalCluster, run: Run, admin: Admin) ->
         admin.request("GET", "ledgers/minus", version=3)
 
 
-def test_nothing_is_lost_while_everything_moves(cluster: LocalCluster, admin: Admin) -> None:
+def test_no_ledger_is_reported_lost_while_ledgers_roll_and_are_deleted(
+    cluster: LocalCluster, admin: Admin
+) -> None:
     """Journals roll, are trimmed and purged during repeated audits."""
     keys = [a_topic(f"busy-{number}") for number in range(4)]
     ended = False

@@ -36,7 +36,7 @@ def run(move: Move) -> Run:
     return invoke
 
 
-def test_a_tenant_is_moved_and_its_migration_shown(run: Run, move: Move) -> None:
+def test_a_tenant_is_migrated_and_its_migration_shown(run: Run, move: Move) -> None:
     found = json.loads(run("migrate", "acme", "--to", "b", "--dry-run", "-o", "json").stdout)
     assert (found["topics"], found["entries"], found["problems"]) == (1, 3, [])
     assert "acme can move to b" in run("migrate", "acme", "--to", "b", "--dry-run").output
@@ -56,7 +56,7 @@ def test_obstacles_are_listed(run: Run, move: Move) -> None:
     assert "isn't moving" in run("migrate", "acme", "--roll-back", code=1).output
 
 
-def test_a_tenant_is_kept_after_all(run: Run, move: Move, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_migration_is_rolled_back(run: Run, move: Move, monkeypatch: pytest.MonkeyPatch) -> None:
     async def never(driver: Driver) -> bool:
         return False
 

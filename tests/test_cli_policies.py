@@ -48,7 +48,7 @@ def test_policies_are_set_shown_and_removed_at_every_level(run: Run, where: str)
     assert json.loads(run("policies", "get", where, "messageTTL").stdout) is None
 
 
-def test_what_is_no_policy_or_no_value_is_refused(run: Run) -> None:
+def test_unknown_policies_and_invalid_values_are_refused(run: Run) -> None:
     assert "unknown policy" in run("policies", "set", TOPIC, "colour", "1", code=1).output
     assert "not JSON" in run("policies", "set", TOPIC, "messageTTL", "soon", code=2).output
     assert "whole number" in run("policies", "set", TOPIC, "messageTTL", "-1", code=1).output

@@ -83,7 +83,7 @@ def test_schemas_are_uploaded_listed_shown_and_deleted(run: Run, topic: str, fil
     assert "version 3" in run("upload", topic, "--type", "STRING").output
 
 
-def test_the_versions_of_a_moment_are_listed(run: Run, topic: str, files) -> None:
+def test_the_versions_at_a_point_in_time_are_listed(run: Run, topic: str, files) -> None:
     run("upload", topic, files(ONE))
     run("upload", topic, files(TWO))
     for moment, versions in (("1", [0]), ("2", [0, 1]), ("2001-01-01T00:00:00Z", [])):
@@ -103,7 +103,7 @@ def test_two_versions_are_compared(run: Run, topic: str, files) -> None:
     assert shown(run("diff", topic, "1", "1", "-o", "json")) == {"diff": [], "problems": []}
 
 
-def test_a_schema_is_checked_and_not_registered(run: Run, topic: str, files) -> None:
+def test_a_schema_is_checked_without_being_registered(run: Run, topic: str, files) -> None:
     assert "compatible under FULL" in run("check", topic, files(ONE)).output
     run("upload", topic, files(ONE))
     told = run("check", topic, files(THREE), code=1).output
@@ -114,7 +114,7 @@ def test_a_schema_is_checked_and_not_registered(run: Run, topic: str, files) -> 
     assert len(shown(run("list", topic, "-o", "json"))) == 1
 
 
-def test_a_schema_is_tried_on_what_is_kept(
+def test_a_schema_is_tried_on_stored_messages(
     cluster: LocalCluster, run: Run, topic: str, files
 ) -> None:
     """Also on messages that bear a deleted version, and on those that are broken."""

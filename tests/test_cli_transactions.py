@@ -65,7 +65,7 @@ def as_json(result: Result) -> Any:
     return json.loads(result.stdout)
 
 
-def test_what_is_open_is_listed(run: Run, transaction: Transaction) -> None:
+def test_open_transactions_are_listed(run: Run, transaction: Transaction) -> None:
     _, sequence = transaction.txn_id
     line = run("list").stdout.splitlines()[-2]
     shown = rf"0 +\(0,{sequence}\) +OPEN +[\d.]+ s +(59|60)\.\d s +1 +1 +- *"
@@ -116,7 +116,7 @@ def test_an_abort_is_forced_and_final(run: Run, client: Client, transaction: Tra
     assert "COMMITTED: it can't be aborted" in run("abort", text(committed), code=1).output
 
 
-def test_what_is_refused_is_a_typed_error(cluster: LocalCluster, client: Client) -> None:
+def test_refusals_are_typed_errors(cluster: LocalCluster, client: Client) -> None:
     admin = Admin(cluster.admin_url)
     with client.transaction() as committed:
         pass
@@ -130,7 +130,7 @@ def test_what_is_refused_is_a_typed_error(cluster: LocalCluster, client: Client)
         admin.scale_coordinators(1)
 
 
-def test_topics_and_subscriptions_tell_what_is_open(
+def test_topics_and_subscriptions_show_open_transactions(
     cluster: LocalCluster, transaction: Transaction
 ) -> None:
     admin = Admin(cluster.admin_url)

@@ -26,7 +26,7 @@ def report(**files):
     return {"files": whole | {name.replace("_", "/") + ".py": each for name, each in files.items()}}
 
 
-def test_whole_folders_are_not_below() -> None:
+def test_fully_covered_folders_are_not_below_the_bound() -> None:
     lines, below = table(report(wire_empty=found(0, 0, 0, 0)))
     assert below == []
     assert len(lines) == 2 * len(FOLDERS) + 3
@@ -40,18 +40,18 @@ def test_whole_folders_are_not_below() -> None:
         (found(covered_branches=17), "journal: 100.0 % of lines, 92.5 % of branches"),
     ],
 )
-def test_a_folder_is_below_by_lines_or_by_branches(file, text) -> None:
+def test_a_folder_is_below_the_bound_by_lines_or_by_branches(file, text) -> None:
     assert table(report(journal_b=file))[1] == [text]
     assert table(report(journal_b=found(covered_lines=90, covered_branches=18)))[1] == []
 
 
-def test_a_folder_that_was_not_measured_is_below() -> None:
+def test_an_unmeasured_folder_is_below_the_bound() -> None:
     whole = report()
     del whole["files"]["events/a.py"]
     assert [text.partition(":")[0] for text in table(whole)[1]] == ["events"]
 
 
-def test_what_is_missing_is_named_once() -> None:
+def test_missing_lines_are_listed_once() -> None:
     file = found(98, 97, 20, 17, gone=[7], arcs=[(6, 7), (7, 9), (12, -3)])
     lines, _ = table(report(journal_b=file))
     (line,) = [line for line in lines if line.startswith("journal/b.py")]

@@ -55,7 +55,7 @@ def run(*arguments: str, code: str = CLI) -> list[str]:
     return done.stderr.splitlines()
 
 
-def test_a_command_without_a_cluster_says_what_it_waits_for(free: int) -> None:
+def test_a_command_without_a_cluster_reports_what_it_waits_for(free: int) -> None:
     url = f"pulsar://127.0.0.1:{free}"
     *waiting, last = run("produce", "t", "-m", "x", "--service-url", url, "--timeout", "2")
     assert len(waiting) == 1 and f"127.0.0.1:{free}" in waiting[0]
@@ -63,7 +63,7 @@ def test_a_command_without_a_cluster_says_what_it_waits_for(free: int) -> None:
     assert last.startswith("Error: ") and "velaray start" in last
 
 
-def test_clients_that_keep_trying_say_so(free: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_clients_report_that_they_retry(free: int, caplog: pytest.LogCaptureFixture) -> None:
     url = f"pulsar://127.0.0.1:{free}"
 
     async def create() -> None:

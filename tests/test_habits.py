@@ -46,7 +46,7 @@ def test_the_ten_changes_are_described() -> None:
 
 
 @pytest.mark.parametrize("title", TEN_CHANGES)
-def test_a_change_takes_six_lines_that_name_files(title: str) -> None:
+def test_a_change_has_six_lines_that_name_files(title: str) -> None:
     lines = change(title)
     assert len(lines) <= 6
     assert all(len(line) <= 140 for line in lines)
@@ -54,7 +54,7 @@ def test_a_change_takes_six_lines_that_name_files(title: str) -> None:
 
 
 @pytest.mark.parametrize("document", ["CONTRIBUTING.md", "SECURITY.md", "docs/releasing.md"])
-def test_every_file_that_is_named_exists(document: str) -> None:
+def test_every_named_file_exists(document: str) -> None:
     text = (ROOT / document).read_text(encoding="utf-8")
     missing = [name for name in files_in(text) if not (ROOT / name).exists()]
     assert missing == []

@@ -20,7 +20,7 @@ def tree(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def test_every_arrow_of_the_tree_goes_down() -> None:
+def test_every_arrow_points_down() -> None:
     graph = import_diagram.read(ROOT)
     place = {
         node: number for number, level in enumerate(import_diagram.levels(graph)) for node in level
@@ -48,7 +48,7 @@ def test_the_page_is_current_until_an_import_is_added(tmp_path: Path) -> None:
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import velaray.journal.m",
     ],
 )
-def test_an_arrow_back_is_caught(tmp_path: Path, back: str) -> None:
+def test_an_upward_arrow_is_caught(tmp_path: Path, back: str) -> None:
     root = tree(tmp_path, {"events/m.py": back, "journal/m.py": "import velaray.events.m"})
     (fault,) = import_diagram.out_of_date(root)
     assert fault.endswith("imports don't go one way among these layers: events, journal")

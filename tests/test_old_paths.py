@@ -15,7 +15,7 @@ from velaray.moved import MOVED
 
 
 @pytest.mark.parametrize(("old", "new"), MOVED.items())
-def test_an_old_path_gives_the_module_at_the_new_one(old: str, new: str) -> None:
+def test_an_old_path_imports_the_module_at_the_new_one(old: str, new: str) -> None:
     sys.modules.pop(old, None)
     with pytest.warns(DeprecationWarning, match=f"{old} moved to {new}"):
         module = importlib.import_module(old)
@@ -24,7 +24,7 @@ def test_an_old_path_gives_the_module_at_the_new_one(old: str, new: str) -> None
 
 
 @pytest.mark.parametrize(("package", "name"), [("client", "Client"), ("admin", "Admin")])
-def test_a_name_that_left_a_package_is_still_found_there(package: str, name: str) -> None:
+def test_a_name_moved_out_of_a_package_is_still_found_there(package: str, name: str) -> None:
     with pytest.warns(DeprecationWarning, match=f"import {name} from velaray"):
         found = getattr(importlib.import_module(f"velaray.{package}"), name)
     assert found is getattr(velaray, name)
@@ -37,7 +37,7 @@ def test_public_paths_give_no_warning() -> None:
             importlib.import_module(f"velaray.{name}")
 
 
-def test_a_module_that_never_was_is_not_found() -> None:
+def test_an_unknown_module_is_not_found() -> None:
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("velaray.nothing")
 

@@ -151,7 +151,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
-def test_the_wheel_holds_the_tree_and_nothing_else(tree: Path, wheel: Path) -> None:
+def test_the_wheel_holds_exactly_the_tree(tree: Path, wheel: Path) -> None:
     expected, found = installed_files(tree), wheel_files(wheel)
     assert sorted(found) == sorted(expected)
     assert found == expected

@@ -101,7 +101,7 @@ def test_the_attributes_of_an_error_survive() -> None:
     assert pickle.loads(pickle.dumps(CorruptEntryError("bad", command))).command == command
 
 
-def test_the_cause_of_an_error_survives_where_it_matters() -> None:
+def test_the_cause_of_an_error_survives_where_it_is_needed() -> None:
     error = NotAllStored("some", [], 0)  # type: ignore[arg-type]
     error.__cause__ = Timeout("late")
     assert pickle.loads(pickle.dumps(error)).error() == Timeout.result
@@ -120,7 +120,7 @@ _TEXTS = [
 
 
 @pytest.mark.parametrize("error", _TEXTS, ids=lambda error: type(error).__name__)
-def test_errors_for_clients_contain_no_directory(error: JournalError) -> None:
+def test_errors_for_clients_contain_no_path(error: JournalError) -> None:
     for each in (error, pickle.loads(pickle.dumps(error))):
         assert "/srv" not in each.told
         assert os.path.basename(each.file) in each.told

@@ -14,7 +14,7 @@ DOCUMENTED_URL = "pulsar://127.0.0.1:6650"
 SCREEN = 40
 
 
-def test_the_first_screen_installs_and_uses_it() -> None:
+def test_the_first_screen_installs_and_uses_velaray() -> None:
     text = README.read_text()
     screen = "\n".join(text.splitlines()[:SCREEN])
     example, *_ = re.findall(r"```python\n(.*?)```", screen, flags=re.DOTALL)

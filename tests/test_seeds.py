@@ -9,7 +9,7 @@ from tests.seeds_rules import ROOT, faults, rows
 SEEDS = (ROOT / "docs/seeds.md").read_text(encoding="utf-8")
 
 
-def test_every_row_is_shown_by_what_it_names() -> None:
+def test_every_row_names_existing_tests() -> None:
     assert len(list(rows(SEEDS))) > 150
     found = faults(SEEDS)
     assert not found, "\n".join(found)
@@ -39,12 +39,12 @@ def test_every_row_is_shown_by_what_it_names() -> None:
         ),
     ],
 )
-def test_a_row_that_is_not_so_is_found(row: str, fault: str) -> None:
+def test_a_wrong_row_is_found(row: str, fault: str) -> None:
     found = faults(f"| Component | Where | Shown by |\n|---|---|---|\n{row}\n")
     assert found[0].startswith(f"C: {fault}")
 
 
-def test_a_row_that_is_so_is_fine() -> None:
+def test_a_correct_row_is_accepted() -> None:
     where = "actors/subscription/cursor.py, actors/sets/offset_sets.py"
     row = f"| C | {where} | `actors/test_cursor.py` |"
     assert faults(row) == []

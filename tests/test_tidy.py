@@ -265,7 +265,7 @@ def test_a_large_class_is_caught(tmp_path: Path, text: str) -> None:
     assert tidy_rules.classes_are_small(root, {"A": (400, 30)}, ["broker"]) != []
 
 
-def test_what_a_class_may_have(tmp_path: Path) -> None:
+def test_a_class_within_the_limits_is_accepted(tmp_path: Path) -> None:
     text = _class("A", 30) + "class B(A):\n    def m1(self): ...\n    x: int\n"
     root = tree(tmp_path, broker__m_py=text)
     assert tidy_rules.classes_are_small(root, {}) == []
@@ -296,7 +296,7 @@ def test_a_missing_docstring_is_caught(tmp_path: Path, text: str, fault: str) ->
     assert fault in found
 
 
-def test_what_needs_no_docstring(tmp_path: Path) -> None:
+def test_private_things_need_no_docstring(tmp_path: Path) -> None:
     text = '''"""M."""
 class A:
     """A."""
@@ -366,7 +366,7 @@ def test_sleeping_is_caught(tmp_path: Path, folder: str, text: str) -> None:
         ("closes iss", "ue 2"),
     ],
 )
-def test_a_word_of_the_workplace_is_caught(tmp_path: Path, words: tuple[str, str]) -> None:
+def test_a_forbidden_word_is_caught(tmp_path: Path, words: tuple[str, str]) -> None:
     root = tree(tmp_path, docs__m_md="# Title\n\n" + "".join(words), README_md="network/work")
     (found,) = tidy_rules.no_word_of_the_workplace(root)
     assert found.startswith("docs/m.md:3:")

@@ -74,7 +74,7 @@ def test_without_root_the_output_of_apt_is_reported(
         install.check("rabbitmq")
 
 
-def test_a_server_of_the_system_is_taken(path: Path) -> None:
+def test_an_installed_server_is_used(path: Path) -> None:
     tool(path, "redis-server", "#!/bin/sh\n")
     assert install.redis_server().path == str(path / "redis-server")
     assert "redis" not in install.missing()

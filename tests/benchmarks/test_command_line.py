@@ -11,11 +11,11 @@ from benchmarks.__main__ import Wanted, parse
 from benchmarks.options import Options
 
 
-def test_without_words_the_comparison_runs() -> None:
+def test_without_arguments_the_comparison_runs() -> None:
     assert parse([]) == Wanted(tuple(plan.LOADS), Options(), None, None)
 
 
-def test_words_choose() -> None:
+def test_arguments_select_benchmarks() -> None:
     words = "latency memory --rounds 5 --seconds 0.5 --peers velaray,redis --out x.json"
     peers = ("velaray", "velaray-relaxed", "redis-always", "redis-everysec")
     options = Options(rounds=5, seconds=0.5, peers=peers)
@@ -32,7 +32,7 @@ def test_words_choose() -> None:
         ("--minutes 0", "--seconds and --minutes more than 0"),
     ],
 )
-def test_what_makes_no_sense_is_refused(
+def test_invalid_arguments_are_refused(
     words: str, complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):

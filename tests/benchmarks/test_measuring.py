@@ -147,7 +147,7 @@ def test_usage_counts_reads_of_files(tmp_path: Path) -> None:
     assert (usage([os.getpid()]) - before).read >= 100_000
 
 
-def test_a_process_that_is_gone_is_an_error() -> None:
+def test_a_process_that_ended_is_an_error() -> None:
     with pytest.raises(FileNotFoundError):
         usage([2**22 + 1])
 
@@ -157,7 +157,7 @@ def test_a_process_is_its_own_descendant() -> None:
     assert descendants(os.getpid(), "no such name") == []
 
 
-def test_private_memory_grows_with_what_a_process_holds() -> None:
+def test_private_memory_grows_with_allocations() -> None:
     before = private_bytes(os.getpid())
     held = bytearray(os.urandom(1)) * (32 << 20)
     assert private_bytes(os.getpid()) - before > 24 << 20
@@ -168,7 +168,7 @@ def test_the_machine_has_a_description() -> None:
     assert describe_machine()["velaray"]
 
 
-def test_throughput_drains_what_it_published() -> None:
+def test_throughput_drains_its_messages() -> None:
     peer = HollowPeer()
     found = throughput.run(peer, "t", "", 100, 0.01)
     assert found["publish"][1] > 0 and found["drain"][1] > 0
@@ -181,13 +181,13 @@ def test_latency_times_every_message() -> None:
     assert found["receipt p50"][1] < found["end to end p50"][1] * 10
 
 
-def test_fan_out_counts_what_every_subscription_got() -> None:
+def test_fan_out_counts_the_messages_of_every_subscription() -> None:
     found = fan_out.run(HollowPeer(), "t", "", 100, 0.05, 3)
     assert found["deliveries"][1] > 0
     assert found["deliveries per server CPU second"][1] > 0
 
 
-def test_topics_are_published_to_at_once() -> None:
+def test_topics_are_published_to_concurrently() -> None:
     peer = HollowPeer()
     found = topics.run(peer, "", 100, 0.05, 3)
     assert found["publish"][1] > 0
@@ -209,7 +209,7 @@ def test_transactions_are_counted_in_the_end(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("held", ["", ONE_ELSEWHERE, MANY, BEHIND])
-def test_others_are_measured_while_transactions_are_open(held: str) -> None:
+def test_plain_messages_are_measured_while_transactions_are_open(held: str) -> None:
     peer = HollowPeer()
     found = open_transactions.run(peer, "t", "", 100, 0.05, held)
     assert peer.held == ([held] if held else [])
@@ -217,11 +217,11 @@ def test_others_are_measured_while_transactions_are_open(held: str) -> None:
     assert ("drain" in found) == (held in ("", ONE_ELSEWHERE))
 
 
-def test_nothing_committed_took_no_time() -> None:
+def test_a_run_without_commits_took_no_time() -> None:
     assert transacted(100, 5.0, []) == Transacted(0, 0.0, [])
 
 
-def test_a_thread_s_failure_is_the_workload_s() -> None:
+def test_the_failure_of_a_thread_fails_the_workload() -> None:
     class Broken(HollowPeer):
         @contextmanager
         def taker(self, topic: str, subscription: str, way: str) -> Iterator[HollowTaker]:
@@ -244,7 +244,7 @@ def test_messages_that_don_t_arrive_are_an_error(monkeypatch: pytest.MonkeyPatch
         one.wait()
 
 
-def test_percentiles_are_of_what_was_measured() -> None:
+def test_percentiles_follow_from_the_measurements() -> None:
     one = clock.Clock(1000)
     one._took = [number * 1000 for number in range(1, 1001)]
     assert one.percentiles(0, (50, 99, 99.9)) == [500, 990, 999]
@@ -276,7 +276,9 @@ def test_peers_begin_in_turn() -> None:
     assert sorted(cell.peer for cell in plan.in_turn(group, 1)) == ["a", "b", "c"]
 
 
-def test_absent_peers_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_about_absent_peers_name_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("VELARAY_BENCH_CACHE", str(tmp_path))
     for name in ("nats", "kafka", "pulsar"):
         with pytest.raises(Absent, match="install"), registry.start(name):
@@ -284,7 +286,7 @@ def test_absent_peers_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("name", registry.NAMES)
-def test_every_system_says_how_it_is_set_up(name: str) -> None:
+def test_every_system_describes_its_settings(name: str) -> None:
     try:
         system = registry.start(name)
     except Absent as error:

@@ -19,7 +19,7 @@ def result() -> Result:
     return Result("throughput", {"how": "so"}, "redis", samples.rows())
 
 
-def test_rows_have_a_value_per_round_and_stand_by_measure() -> None:
+def test_rows_have_a_value_per_round_and_are_grouped_by_measure() -> None:
     rows = result().rows
     assert [(row.measure, row.subject) for row in rows] == [
         ("publish", "velaray"),
@@ -43,7 +43,7 @@ def test_a_goal_is_met_up_to_its_limit() -> None:
     assert not Verdict("x", 1.49, 1.5, at_least=True).met
 
 
-def test_json_and_table_say_what_was_found() -> None:
+def test_json_and_table_show_the_results() -> None:
     found = result()
     found.verdicts.append(Verdict("fast enough", 2.0, 1.0))
     found.notes.append("no nats")

@@ -45,7 +45,7 @@ def document() -> dict[str, Any]:
     }
 
 
-def test_goals_know_which_way_is_better() -> None:
+def test_goals_know_which_direction_is_better() -> None:
     verdicts = {each.goal: each for each in goals.judge(results())}
     assert len(verdicts) == len(goals.GOALS)
     publish = verdicts["publish, batched, 100 B, over redis-always"]
@@ -54,7 +54,7 @@ def test_goals_know_which_way_is_better() -> None:
     assert latency.measured == 2.0 and not latency.met and latency.bound == "≤ 1"
 
 
-def test_goals_are_about_what_is_measured() -> None:
+def test_goals_refer_to_existing_measures() -> None:
     measured = {
         (cell.load, cell.case, cell.subject)
         for group in plan.cells(list(plan.LOADS), registry.NAMES, 1.0)
@@ -66,7 +66,7 @@ def test_goals_are_about_what_is_measured() -> None:
     assert {place[2] for place in named - measured} == {"disk"}
 
 
-def test_a_goal_of_which_a_side_is_missing_has_no_verdict() -> None:
+def test_a_goal_without_one_of_its_sides_is_undecided() -> None:
     assert goals.judge([]) == []
     everything = (list(plan.LOADS), registry.NAMES)
     assert len(goals.unmeasured([], *everything)) == len(goals.GOALS)
@@ -76,7 +76,7 @@ def test_a_goal_of_which_a_side_is_missing_has_no_verdict() -> None:
     assert all(each.startswith(goals.NOT_MEASURED) and plan.RELAXED in each for each in left)
 
 
-def test_what_is_written_can_be_read(tmp_path: Path) -> None:
+def test_a_written_report_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     path.write_text(json.dumps(document()), encoding="utf-8")
     assert [each.rows for each in report.results_of(report.load(path))] == [
@@ -84,7 +84,7 @@ def test_what_is_written_can_be_read(tmp_path: Path) -> None:
     ]
 
 
-def test_another_file_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_report_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text("{}", encoding="utf-8")
     with pytest.raises(report.Unreadable, match="goals"):
@@ -100,7 +100,7 @@ def test_the_page_shows_figures_goals_settings_and_notes() -> None:
     assert "mars is left out" in page
 
 
-def test_a_busy_machine_is_named() -> None:
+def test_a_busy_machine_is_reported() -> None:
     busy = document()
     assert tables.caution(busy) == ""
     busy["machine"]["idle before"] = "0.97"
@@ -109,7 +109,7 @@ def test_a_busy_machine_is_named() -> None:
     assert "other work took 70% of it" in report.page(busy, "plot.png", "there")
 
 
-def test_idleness_is_a_share() -> None:
+def test_idle_time_is_a_share() -> None:
     assert 0.0 <= machine.idle_share(0.05) <= 1.0
 
 
@@ -122,7 +122,7 @@ def test_table_and_plot_are_made_without_measuring(tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_readme_changes_between_its_marks_only(
+def test_the_readme_changes_only_between_its_marks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report.plot, "draw", lambda *_: None)

@@ -88,7 +88,7 @@ def test_transactions_are_held_open(url: str, monkeypatch: pytest.MonkeyPatch) -
             assert received(client, "behind") == [b"0", b"1", b"2"]
 
 
-def test_what_can_not_be_held_open_is_an_error(url: str) -> None:
+def test_transactions_that_cannot_be_held_open_are_an_error(url: str) -> None:
     with (
         pytest.raises(velaray.VelarayError),
         velaray_open.holding(url, "persistent://t", "one", BEHIND),

@@ -171,7 +171,7 @@ def test_replication_goes_on(opened: Opened) -> None:
     wait_until(lambda: opened.a.admin.stats(topic)["replication"]["b"]["replicationBacklog"] == 0)
 
 
-def test_a_producer_counts_on_from_its_last_sequence_id(opened: Opened) -> None:
+def test_a_producer_continues_from_its_last_sequence_id(opened: Opened) -> None:
     producer = opened.a.client.create_producer("plain", "writer-plain")
     assert producer.last_sequence_id() == 59
     producer.close()

@@ -91,7 +91,7 @@ def test_event_numbers_lie_in_the_range_of_their_kind_of_actor() -> None:
     assert all(any(low <= n <= high for low, high in ranges) for n in numbers)
 
 
-def test_equal_events_have_equal_bytes_whatever_way_they_were_built() -> None:
+def test_equal_events_have_equal_bytes_however_they_were_built() -> None:
     keys = [f"key {n}" for n in range(40)]
     forward, backward = TopicCreated(topic="t"), TopicCreated(topic="t")
     for key in keys:
@@ -104,7 +104,7 @@ def test_equal_events_have_equal_bytes_whatever_way_they_were_built() -> None:
 @pytest.mark.parametrize(
     "message", [PartialAck(offset=1), Event(), descriptor_pb2.DescriptorProto()]
 )
-def test_what_is_no_journaled_event_is_not_encoded(message: Message) -> None:
+def test_objects_other_than_journaled_events_are_refused(message: Message) -> None:
     with pytest.raises(UnknownEventError, match=type(message).__name__):
         encode(message)
 
@@ -135,7 +135,7 @@ def test_an_unknown_event_is_refused_by_number(number: int) -> None:
     ],
     ids=lambda raw: raw.hex() or "empty",
 )
-def test_bytes_that_are_no_event_are_refused(raw: bytes) -> None:
+def test_invalid_bytes_of_an_event_are_refused(raw: bytes) -> None:
     with pytest.raises(MalformedEventError):
         decode(raw)
 
@@ -145,7 +145,7 @@ def test_a_number_in_another_wire_type_is_unknown() -> None:
         decode(b"\x08\x00")
 
 
-def test_an_event_without_fields_is_one() -> None:
+def test_an_event_without_fields_survives() -> None:
     assert decode(encode(TopicTerminated())) == TopicTerminated()
     assert decode(encode(LedgerOpened())) == LedgerOpened()
 
@@ -161,7 +161,7 @@ def test_any_bytes_are_an_event_or_refused(raw: bytes) -> None:
 
 
 @given(st.sampled_from(SAMPLES), st.data())
-def test_a_cut_event_is_refused(sample: golden.Sample, data: st.DataObject) -> None:
+def test_a_truncated_event_is_refused(sample: golden.Sample, data: st.DataObject) -> None:
     raw = bytes.fromhex(sample.bytes)
     length = data.draw(st.integers(0, len(raw) - 1))
     with pytest.raises(MalformedEventError):

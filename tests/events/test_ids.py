@@ -67,7 +67,7 @@ class TestMessageId:
         assert [one < other, one == other, one > other].count(True) == 1
         assert (hash(one) == hash(other)) >= (one == other)
 
-    def test_it_is_ordered_with_nothing_else(self) -> None:
+    def test_ids_are_not_comparable_with_other_types(self) -> None:
         with pytest.raises(TypeError):
             assert MessageId(1, 2) < Position(1, 3)
         assert MessageId(1, 2) != (1, 2)
@@ -117,7 +117,7 @@ class TestMessageId:
         ],
         ids=lambda text: text[:12],
     )
-    def test_text_that_is_no_id_is_refused(self, text: str) -> None:
+    def test_invalid_text_of_an_id_is_refused(self, text: str) -> None:
         with pytest.raises(InvalidMessageIdError):
             MessageId.parse(text)
 
@@ -130,7 +130,7 @@ class TestMessageId:
         assert MessageId.from_bytes(message_id.to_bytes()) == message_id
 
     @pytest.mark.parametrize("raw", [b"", b"\x08\x01", b"\x10\x01", b"\x08\x01\x10", b"\xff" * 20])
-    def test_bytes_that_are_no_id_are_refused(self, raw: bytes) -> None:
+    def test_invalid_bytes_of_an_id_are_refused(self, raw: bytes) -> None:
         with pytest.raises(InvalidMessageIdError):
             MessageId.from_bytes(raw)
 
@@ -181,7 +181,7 @@ class TestTopicName:
     @pytest.mark.parametrize(
         "local", ["a-partition-", "a-partition-03", "a-partition--1", "a-partition-1234567890"]
     )
-    def test_what_looks_like_a_partition_and_is_none(self, local: str) -> None:
+    def test_names_that_only_look_like_partitions_are_topics(self, local: str) -> None:
         assert TopicName.parse(local) == TopicName("public", "default", local)
 
     @given(topics)
@@ -237,7 +237,7 @@ class TestTopicName:
         for name in ("x" * MAX_NAME_BYTES, "\u822a" * (MAX_NAME_BYTES // 9)):
             assert TopicName.parse(name).local == name
 
-    def test_names_are_checked_one_by_one_too(self) -> None:
+    def test_parts_of_names_are_validated_separately(self) -> None:
         assert check_name("tenant", "a-b=c:d.e_f") == "a-b=c:d.e_f"
         assert check_local_name("subscription", "any/thing é") == "any/thing é"
         for name in ("", "..", "a b", "é"):
@@ -280,7 +280,7 @@ class TestActorKey:
         assert key("a-b", "c").text() != key("a", "b-c").text()
         assert key("a", "b/1").text() != key("a", "b").text() + "/1"
 
-    def test_the_text_form_reads_as_what_it_is(self) -> None:
+    def test_the_text_form_of_a_key_is_readable(self) -> None:
         key = ActorKey.of_partition(TopicName.parse("acme/eu/orders-partition-3"), 7)
         assert key.text() == "partition/acme/eu/orders/3/7"
         assert key.of_subscription("bill ing", 2).text() == (
@@ -293,7 +293,7 @@ class TestActorKey:
             "acme/eu/orders-partition-3"
         )
 
-    def test_even_a_key_made_by_hand_names_no_parent_folder(self) -> None:
+    def test_no_key_can_name_a_parent_folder(self) -> None:
         key = ActorKey(ActorKind.PARTITION, "..", ".", "..", 0, 1)
         assert key.text() == "partition/%2E%2E/%2E/%2E%2E/0/1"
 
@@ -339,7 +339,7 @@ class TestActorKey:
         ],
         ids=ascii,
     )
-    def test_text_that_is_no_key_is_refused(self, text: str) -> None:
+    def test_invalid_text_of_a_key_is_refused(self, text: str) -> None:
         with pytest.raises(InvalidNameError, match="not an actor key"):
             ActorKey.parse(text)
 

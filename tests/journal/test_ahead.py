@@ -22,7 +22,7 @@ def _behind(backend, journal) -> bytes:
 
 
 @given(st.lists(st.integers(1, 3 * BLOCK) | st.just(100), max_size=300), st.integers(0, 9_999))
-def test_zeros_fill_a_block_and_are_at_most_twice_what_small_frames_wrote(sizes, end):
+def test_zeros_fill_a_block_and_at_most_double_what_small_frames_wrote(sizes, end):
     ahead, zeros, small = Ahead(end), 0, 0
     for size in sizes:
         more = ahead.zeros(end, size)
@@ -36,7 +36,7 @@ def test_zeros_fill_a_block_and_are_at_most_twice_what_small_frames_wrote(sizes,
     assert zeros <= 2 * small
 
 
-def test_of_small_frames_few_extend_the_file():
+def test_few_small_frames_extend_the_file():
     ahead, end, extended = Ahead(300), 300, 0
     for _ in range(10_000):
         more = ahead.zeros(end, 160)
@@ -47,7 +47,7 @@ def test_of_small_frames_few_extend_the_file():
 
 
 @on_loop
-async def test_zeros_alone_are_behind_the_frames_and_commits_overwrite_them(backend):
+async def test_only_zeros_follow_the_frames_and_commits_overwrite_them(backend):
     journal = await started(backend.store())
     ledger_id = journal.ledgers[-1].ledger_id
     sizes = []
@@ -64,7 +64,7 @@ async def test_zeros_alone_are_behind_the_frames_and_commits_overwrite_them(back
 
 
 @on_loop
-async def test_a_large_frame_extends_the_ledger_as_it_comes(backend):
+async def test_a_large_frame_extends_the_ledger_without_zeros(backend):
     journal = await started(backend.store())
     await write(journal, b"small")
     await write(journal, b"large", blob=bytes(BLOCK) + b"end")
@@ -131,7 +131,7 @@ async def test_a_frame_torn_over_zeros_is_cut_and_one_with_a_successor_refused(b
 
 
 @on_loop
-async def test_zeros_that_find_no_room_are_left_out_and_those_that_are_there_are_used(memory):
+async def test_zeros_without_space_are_omitted_and_existing_ones_are_used(memory):
     journal = await started(memory.store())
     memory.disk.capacity = sum(files.size() for files in memory.disk._journals.values()) + 200
     await write(journal, b"a")
@@ -148,7 +148,7 @@ async def test_zeros_that_find_no_room_are_left_out_and_those_that_are_there_are
 
 
 @on_loop
-async def test_a_disk_with_no_room_for_zeros_takes_the_frame(files, monkeypatch):
+async def test_a_disk_without_space_for_zeros_stores_the_frame(files, monkeypatch):
     journal = await started(files.store())
     pwritev, ftruncate, refused, cuts = os.pwritev, os.ftruncate, [], []
 

@@ -124,7 +124,7 @@ async def _fail_one(root: Path, saboteur: Saboteur, at: int, code: int) -> str |
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=errno.errorcode.get)
-def test_one_broken_call_loses_nothing_acknowledged(tmp_path, monkeypatch, code):
+def test_one_failed_call_loses_nothing_acknowledged(tmp_path, monkeypatch, code):
     saboteur = Saboteur(tmp_path, monkeypatch)
     broken: set[str] = set()
     for at in count(1):
@@ -139,7 +139,7 @@ def test_one_broken_call_loses_nothing_acknowledged(tmp_path, monkeypatch, code)
 
 
 @on_loop
-async def test_an_owner_that_cannot_look_for_a_newer_one_acknowledges_nothing(files, monkeypatch):
+async def test_an_owner_that_cannot_check_for_a_newer_one_acknowledges_nothing(files, monkeypatch):
     former = await started(files.store())
     await write(former, b"a")
     await started(files.store())
@@ -156,7 +156,7 @@ async def test_an_owner_that_cannot_look_for_a_newer_one_acknowledges_nothing(fi
 
 
 @on_loop
-async def test_a_cut_that_fails_after_a_refused_write_kills_the_writer(files, monkeypatch):
+async def test_a_failed_truncation_after_a_refused_write_kills_the_writer(files, monkeypatch):
     """What the refused write left could be taken for an append later."""
     store = files.store()
     await store.write_manifest(KEY, 0, b"m")
@@ -178,7 +178,9 @@ async def test_a_cut_that_fails_after_a_refused_write_kills_the_writer(files, mo
 
 
 @on_loop
-async def test_a_claim_whose_file_cannot_be_tidied_away_is_lost_not_shared(files, monkeypatch):
+async def test_a_claim_whose_temporary_file_cannot_be_removed_is_lost_not_shared(
+    files, monkeypatch
+):
     store = files.store()
     assert await store.claim_number("first") == 1
     saboteur = Saboteur(files.root, monkeypatch)
@@ -224,7 +226,7 @@ async def test_deleting_a_journal_leaves_its_neighbours_directory(files):
 
 
 @on_loop
-async def test_what_is_left_of_a_journal_without_a_manifest_can_be_deleted(files):
+async def test_leftovers_of_a_journal_without_a_manifest_can_be_deleted(files):
     store = files.store()
     await store.write_manifest(KEY, 0, b"m")
     await (await store.create_ledger(KEY, 7, b"h")).close()
@@ -263,7 +265,7 @@ async def test_concurrent_deletions_of_neighbours_both_succeed(files, monkeypatc
 
 
 @on_loop
-async def test_the_directory_left_for_a_neighbour_may_go_with_it(files, monkeypatch):
+async def test_a_directory_kept_for_a_neighbour_is_deleted_with_the_neighbour(files, monkeypatch):
     ours, theirs = files.store(), files.store()
     for key in (KEY, NEIGHBOUR):
         await ours.write_manifest(key, 0, b"m")

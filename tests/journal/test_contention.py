@@ -35,7 +35,7 @@ def _overtaken(memory, times: int):
 
 @pytest.mark.parametrize("existing", [False, True])
 @on_loop
-async def test_an_opener_that_is_overtaken_takes_the_epoch_after(memory, existing):
+async def test_an_opener_that_is_overtaken_takes_the_next_epoch(memory, existing):
     if existing:
         await write(await started(memory.store()), b"a")
     journal = await open_journal(memory.store(_overtaken(memory, 3)))

@@ -116,7 +116,7 @@ def _salt(content: bytes) -> bytes:
 
 
 @on_loop
-async def test_the_ledger_holds_frames_alone_and_the_mark_says_how_far_they_go(backend):
+async def test_a_ledger_holds_only_frames_and_the_mark_has_their_end(backend):
     ledger_id, content, ends, marks = await _history(backend)
     assert len(content) == ends[-1]
     assert marks[0] == b""
@@ -127,7 +127,7 @@ async def test_the_ledger_holds_frames_alone_and_the_mark_says_how_far_they_go(b
 
 
 @on_loop
-async def test_cut_at_every_byte_is_refused_before_the_acknowledged_end(backend):
+async def test_a_truncation_before_the_acknowledged_end_is_refused_at_every_byte(backend):
     history = await _history(backend)
     ledger_id, content, ends, _ = history
     store = backend.store()
@@ -150,7 +150,7 @@ async def test_cut_at_every_byte_is_refused_before_the_acknowledged_end(backend)
 
 
 @on_loop
-async def test_a_cut_keeps_no_less_than_the_mark_says_whichever_survived(backend):
+async def test_a_truncation_keeps_all_that_either_mark_covers(backend):
     """Power was lost: the mark is an older one, or none. Readers see the same."""
     history = await _history(backend)
     ledger_id, content, ends, marks = history
@@ -169,7 +169,7 @@ async def test_a_cut_keeps_no_less_than_the_mark_says_whichever_survived(backend
 
 
 @on_loop
-async def test_a_cut_after_a_roll_is_not_made_up_for_by_the_ledger_before(backend):
+async def test_the_previous_ledger_does_not_replace_one_truncated_after_a_roll(backend):
     """Without its checkpoint a ledger's history is read after the one before: not less of it."""
     journal = await started(backend.store())
     await write(journal, *ACKNOWLEDGED)
@@ -194,7 +194,7 @@ async def test_a_cut_after_a_roll_is_not_made_up_for_by_the_ledger_before(backen
 
 @pytest.mark.parametrize("kind", ["lost", "empty", "of the frame before"])
 @on_loop
-async def test_an_owner_cuts_behind_the_mark_that_survived(backend, kind):
+async def test_an_owner_truncates_behind_the_mark_that_survived(backend, kind):
     history = await _history(backend)
     ledger_id, content, ends, marks = history
     backend.put_mark(ledger_id, {"lost": None, "empty": b""}.get(kind, marks[-2]))
@@ -204,7 +204,7 @@ async def test_an_owner_cuts_behind_the_mark_that_survived(backend, kind):
 
 
 @on_loop
-async def test_a_cut_is_in_the_report(backend):
+async def test_a_truncation_is_reported(backend):
     ledger_id, content, ends, _ = await _history(backend)
     backend.put(ledger_id, content[: ends[3]])
     (report,) = await verify(backend.store(), KEY)
@@ -215,7 +215,7 @@ async def test_a_cut_is_in_the_report(backend):
 
 
 @on_loop
-async def test_a_write_cut_short_at_every_byte_takes_nothing_acknowledged_with_it(backend):
+async def test_a_write_torn_at_every_byte_loses_nothing_acknowledged(backend):
     ledger_id, content, ends, marks = await _history(backend)
     before, torn = content[: ends[-2]], content[ends[-2] : ends[-1]]
     backend.put_mark(ledger_id, marks[-2])
@@ -349,7 +349,7 @@ async def test_every_flipped_byte_of_the_first_checkpoint_or_header_is_refused(b
 
 
 @on_loop
-async def test_a_damaged_checkpoint_is_made_up_for_by_the_ledger_before(backend):
+async def test_a_damaged_checkpoint_is_replaced_by_the_previous_ledger(backend):
     journal = await started(backend.store())
     await write(journal, *ACKNOWLEDGED)
     await journal.roll({"events": b"\n".join(ACKNOWLEDGED)}, b"")
@@ -369,7 +369,7 @@ async def test_a_damaged_checkpoint_is_made_up_for_by_the_ledger_before(backend)
 
 
 @on_loop
-async def test_a_damaged_checkpoint_with_a_damaged_ledger_before_is_refused(backend):
+async def test_a_damaged_checkpoint_behind_a_damaged_ledger_is_refused(backend):
     journal = await started(backend.store())
     await write(journal, *ACKNOWLEDGED)
     await journal.roll({"events": b"\n".join(ACKNOWLEDGED)}, b"")
@@ -381,7 +381,7 @@ async def test_a_damaged_checkpoint_with_a_damaged_ledger_before_is_refused(back
 
 
 @on_loop
-async def test_damage_in_a_sealed_ledger_is_refused_by_reads_only(backend):
+async def test_only_reads_refuse_damage_in_a_sealed_ledger(backend):
     journal = await started(backend.store())
     await write(journal, *ACKNOWLEDGED)
     await journal.roll({"events": b"\n".join(ACKNOWLEDGED)}, b"")
@@ -445,7 +445,7 @@ async def _overwrite_and_recover(data) -> None:
 
 
 @on_loop
-async def test_unacknowledged_garbage_is_cut_and_stays_cut(backend):
+async def test_unacknowledged_garbage_is_truncated_for_good(backend):
     ledger_id, content, ends, _ = await _history(backend)
     backend.put(ledger_id, content[: ends[-1]] + b"\x9eVLF" + b"garbage" * 50)
     journal = await started(backend.store())
@@ -467,7 +467,7 @@ async def test_a_damaged_manifest_is_refused(memory):
 
 
 @on_loop
-async def test_a_checkpoint_without_its_marker_is_none(backend):
+async def test_a_checkpoint_without_its_marker_is_ignored(backend):
     journal = await started(backend.store())
     info = journal.ledgers[0]
     reader = await LedgerReader.open(backend.store(), KEY, info.ledger_id)
@@ -535,7 +535,7 @@ async def test_an_owner_that_commits_while_a_reader_reads_is_no_damage(memory, m
 
 @pytest.mark.parametrize("sealed", ["open", "sealed", "without its index"])
 @pytest.mark.parametrize("part", ["header", "payload"])
-def test_a_read_serves_what_is_whole_on_both_sides_of_the_damage(backend, sealed, part) -> None:
+def test_a_read_returns_the_undamaged_entries_on_both_sides(backend, sealed, part) -> None:
     @on_loop
     async def scenario() -> None:
         journal = await started(backend.store())

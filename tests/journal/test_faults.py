@@ -97,7 +97,7 @@ async def test_a_full_memory_disk_refuses_appends_and_serves_reads(memory):
 
 
 @on_loop
-async def test_a_disk_that_is_full_in_the_middle_of_a_write(files, monkeypatch):
+async def test_a_disk_that_fills_up_in_the_middle_of_a_write_refuses_it(files, monkeypatch):
     """Half of the frame reaches the file before the error, as on a real disk."""
     pwritev = os.pwritev
     full = False
@@ -122,7 +122,7 @@ async def test_a_disk_that_is_full_in_the_middle_of_a_write(files, monkeypatch):
 
 
 @on_loop
-async def test_a_refused_write_leaves_nothing_behind_and_the_mark_as_it_was(files, monkeypatch):
+async def test_a_refused_write_leaves_no_bytes_and_keeps_the_mark(files, monkeypatch):
     journal = await started(files.store())
     await write(journal, b"a")
     ledger_id = journal.ledgers[0].ledger_id
@@ -143,7 +143,7 @@ async def test_a_refused_write_leaves_nothing_behind_and_the_mark_as_it_was(file
 
 
 @on_loop
-async def test_a_mark_that_finds_no_room_is_left_out(files, monkeypatch):
+async def test_a_mark_without_space_is_omitted(files, monkeypatch):
     journal = await started(files.store())
     ledger_id = journal.ledgers[0].ledger_id
     await write(journal, b"a")
@@ -160,7 +160,7 @@ async def test_a_mark_that_finds_no_room_is_left_out(files, monkeypatch):
 
 
 @on_loop
-async def test_a_ledger_whose_mark_finds_no_room_is_not_created(files, monkeypatch):
+async def test_a_ledger_without_space_for_its_mark_is_not_created(files, monkeypatch):
     journal = await started(files.store())
     await write(journal, b"a")
     call = os.open
@@ -181,7 +181,7 @@ async def test_a_ledger_whose_mark_finds_no_room_is_not_created(files, monkeypat
 
 
 @on_loop
-async def test_a_mark_is_lost_with_the_power_unless_it_had_reached_the_disk(memory):
+async def test_a_power_loss_drops_a_mark_that_was_not_synced(memory):
     journal = await started(memory.store())
     ledger_id = journal.ledgers[0].ledger_id
     marks = []
@@ -287,7 +287,7 @@ async def test_a_failed_sync_kills_the_writer_for_ever(files, monkeypatch, code)
 
 
 @on_loop
-async def test_a_failed_sync_in_memory_loses_what_it_was_to_sync(memory):
+async def test_a_failed_sync_in_memory_loses_the_unsynced_data(memory):
     journal = await started(memory.store())
 
     def set_hook(hook):
@@ -322,7 +322,7 @@ async def test_a_writer_never_syncs_again_after_a_failed_sync(files, monkeypatch
 
 
 @on_loop
-async def test_what_a_new_owner_has_read_is_durable(memory):
+async def test_records_read_by_a_new_owner_are_durable(memory):
     """The former owner's write, not synced, arrives between the new one's sync and read."""
     former = await started(memory.store())
     await write(former, b"a")

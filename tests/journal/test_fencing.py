@@ -176,7 +176,7 @@ def _advance(store: FileStore, version: int, times: int) -> int:
 
 @pytest.mark.parametrize("moment", ["urandom", "link"])
 @on_loop
-async def test_a_writer_that_stands_still_before_linking_loses(files, monkeypatch, moment):
+async def test_a_writer_that_pauses_before_linking_loses(files, monkeypatch, moment):
     """Meanwhile so many versions come and go that the name it wants is free again. It stops
     before it creates its file (which others would clean up) or before it links it."""
     slow, fast = files.store(), files.store()
@@ -199,7 +199,7 @@ async def test_a_writer_that_stands_still_before_linking_loses(files, monkeypatc
 
 
 @on_loop
-async def test_a_name_linked_anew_by_a_late_writer_revives_no_former_owner(files):
+async def test_a_name_linked_again_by_a_late_writer_does_not_restore_a_former_owner(files):
     """The owner of version 2 stands still; 2 is cleaned up; a late writer links it anew."""
     owner, others = files.store(), files.store()
     await others.write_manifest(KEY, 0, b"theirs")

@@ -44,7 +44,7 @@ class Announced:
 
 
 @on_loop
-async def test_what_is_unlisted_is_no_part_of_the_journal(backend):
+async def test_a_ledger_dropped_from_the_manifest_is_not_part_of_the_journal(backend):
     store = backend.store()
     journal = await history(store)
     first, second, *rest = ids(journal)
@@ -65,7 +65,7 @@ async def test_what_is_unlisted_is_no_part_of_the_journal(backend):
 
 
 @on_loop
-async def test_what_recovery_may_need_is_not_unlisted(backend):
+async def test_ledgers_that_recovery_may_need_are_not_dropped(backend):
     journal = await history(backend.store(), 6)
     listed = ids(journal)
     state = {"old": b"o" * 100, "events": b""}
@@ -88,7 +88,7 @@ async def test_what_recovery_may_need_is_not_unlisted(backend):
 
 
 @on_loop
-async def test_a_checkpoint_is_not_whole_without_what_it_refers_to(backend):
+async def test_a_checkpoint_is_incomplete_without_the_ledgers_that_it_refers_to(backend):
     journal = await history(backend.store(), 2)
     first, second = ids(journal)
     await write(journal, b"event")
@@ -107,7 +107,7 @@ async def test_a_checkpoint_is_not_whole_without_what_it_refers_to(backend):
 
 
 @on_loop
-async def test_a_superseded_owner_unlists_nothing(backend):
+async def test_a_superseded_owner_drops_no_ledger(backend):
     journal = await history(backend.store())
     await open_journal(backend.store())
     with pytest.raises(Fenced):
@@ -131,7 +131,7 @@ async def test_a_full_disk_leaves_everything_listed(memory):
 
 
 @on_loop
-async def test_only_what_is_not_listed_is_deleted(backend):
+async def test_only_unlisted_ledgers_are_deleted(backend):
     journal, store = await history(backend.store()), backend.store()
     first, *rest = ids(journal)
     assert [await dispose(store, KEY, each) for each in (first, *rest)] == [Fate.LISTED] * 5
@@ -181,7 +181,7 @@ async def test_a_ledger_with_an_incomplete_header_belongs_to_no_journal(backend)
 
 
 @on_loop
-async def test_an_index_whose_ledger_is_gone_goes_too(backend):
+async def test_an_index_without_its_ledger_is_deleted(backend):
     """A slow owner wrote it after the ledger was dropped from the manifest and deleted."""
     store = backend.store()
     journal = await history(store)
@@ -197,7 +197,7 @@ async def test_an_index_whose_ledger_is_gone_goes_too(backend):
 
 
 @on_loop
-async def test_a_deleter_may_be_first_while_an_owner_sweeps(memory):
+async def test_a_garbage_collector_may_delete_before_the_sweep_of_an_owner(memory):
     journal = await history(memory.store())
     first, second, *rest = ids(journal)
     await journal.drop_from_manifest([first, second])
@@ -219,7 +219,7 @@ async def test_a_deleter_may_be_first_while_an_owner_sweeps(memory):
 
 
 @on_loop
-async def test_a_buried_journal_goes_ledger_by_ledger(backend):
+async def test_a_purged_journal_is_deleted_ledger_by_ledger(backend):
     store, enqueued = backend.store(), Announced()
     journal = await history(store)
     listed = ids(journal)
@@ -239,7 +239,7 @@ async def test_a_buried_journal_goes_ledger_by_ledger(backend):
 
 
 @on_loop
-async def test_nothing_is_buried_that_could_not_be_announced(backend):
+async def test_a_journal_is_not_purged_if_its_deletion_cannot_be_enqueued(backend):
     store, enqueued = backend.store(), Announced()
     journal = await history(store)
     enqueued.error = ConnectionError("nobody is there")
@@ -253,7 +253,7 @@ async def test_nothing_is_buried_that_could_not_be_announced(backend):
 
 
 @on_loop
-async def test_a_journal_without_ledgers_is_gone_at_once(backend):
+async def test_a_purged_journal_without_ledgers_is_deleted_at_once(backend):
     store, enqueued = backend.store(), Announced()
     await open_journal(backend.store())
     await purge(store, KEY, enqueued)
@@ -261,7 +261,7 @@ async def test_a_journal_without_ledgers_is_gone_at_once(backend):
 
 
 @on_loop
-async def test_an_owner_that_rolls_over_meanwhile_is_buried_with_all_it_made(memory):
+async def test_a_purge_covers_ledgers_that_an_owner_creates_meanwhile(memory):
     enqueued = Announced()
     journal = await history(memory.store())
     former = await journal._store.read_manifest(KEY)
@@ -310,7 +310,7 @@ async def test_a_crash_at_any_step_leaves_no_unlisted_ledger_without_an_event(me
 
 
 @on_loop
-async def test_what_a_superseded_owner_creates_late_does_not_keep_the_directory(backend):
+async def test_late_files_of_a_superseded_owner_do_not_keep_the_directory(backend):
     store, enqueued = backend.store(), Announced()
     journal = await history(store, 2)
     await purge(backend.store(), KEY, enqueued)

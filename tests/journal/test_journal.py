@@ -38,7 +38,7 @@ async def test_a_new_journal_is_empty(backend):
 
 
 @on_loop
-async def test_what_is_committed_is_recovered(backend):
+async def test_committed_records_are_recovered(backend):
     journal = await started(backend.store())
     assert [journal.stage(b"a", b"A"), journal.stage(b"b"), journal.stage(b"", b"")] == [0, 1, 2]
     assert await journal.commit() == 2
@@ -142,7 +142,7 @@ async def test_small_reads_through_big_frames_in_any_order(backend):
 
 
 @on_loop
-async def test_a_read_takes_about_what_it_needs_of_the_file_in_few_calls(backend):
+async def test_a_read_needs_few_calls_and_few_bytes_more_than_its_entries(backend):
     store = backend.store()
     journal = await started(store)
     for _ in range(12):
@@ -186,7 +186,7 @@ async def test_records_staged_during_a_commit_belong_to_the_next(backend):
 
 
 @on_loop
-async def test_calls_out_of_turn_are_refused_and_harmless(backend):
+async def test_calls_out_of_order_are_refused_and_harmless(backend):
     journal = await started(backend.store())
     with pytest.raises(Misuse, match="use roll"):
         await journal.start({}, b"")
@@ -228,7 +228,7 @@ async def test_a_cancelled_commit_leaves_the_journal_unusable(backend):
 
 
 @on_loop
-async def test_the_former_owner_is_fenced_whatever_it_does_next(backend):
+async def test_any_operation_of_the_former_owner_is_fenced(backend):
     for action in ("commit", "roll", "start"):
         former = await open_journal(backend.store())
         if action != "start":
@@ -247,7 +247,7 @@ async def test_the_former_owner_is_fenced_whatever_it_does_next(backend):
 
 
 @on_loop
-async def test_reload_gives_what_is_durable_without_writing(backend):
+async def test_reload_returns_the_durable_state_without_writing(backend):
     store = backend.store()
     journal = await started(store)
     await write_events(journal, b"a", b"b")
@@ -333,7 +333,7 @@ async def test_the_owner_of_a_deleted_journal_is_superseded(backend):
 
 
 @on_loop
-async def test_an_owner_can_look_whether_it_was_superseded(backend):
+async def test_an_owner_can_check_whether_it_was_superseded(backend):
     first = await started(backend.store())
     assert await first.confirm()
     await write_events(first, b"one")
@@ -352,7 +352,7 @@ async def test_an_owner_can_look_whether_it_was_superseded(backend):
 
 
 @on_loop
-async def test_large_blobs_are_written_from_where_they_are_and_read_back_among_small_ones(backend):
+async def test_large_blobs_are_written_without_copies_and_read_back_among_small_ones(backend):
     journal = await started(backend.store())
     sizes = [0, 1, frames.LARGE - 1, frames.LARGE, 100, 70_000, 70_000, 3]
     stored = [bytes([number + 1]) * size for number, size in enumerate(sizes)]

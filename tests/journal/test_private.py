@@ -27,7 +27,7 @@ def modes(root: Path) -> dict[str, int]:
     return {str(each.relative_to(root)): stat.S_IMODE(each.stat().st_mode) for each in found}
 
 
-def test_a_store_creates_everything_for_its_owner_alone(tmp_path: Path) -> None:
+def test_a_store_creates_files_readable_only_by_their_owner(tmp_path: Path) -> None:
     root = tmp_path / "above" / "data"
 
     async def scenario() -> None:
@@ -57,7 +57,7 @@ def test_a_store_creates_everything_for_its_owner_alone(tmp_path: Path) -> None:
     }
 
 
-def test_a_directory_that_others_could_read_is_tightened(tmp_path: Path) -> None:
+def test_permissions_of_a_readable_directory_are_tightened(tmp_path: Path) -> None:
     root = tmp_path / "data"
     (root / "journals" / "a").mkdir(parents=True)
     root.chmod(0o2755)
@@ -65,7 +65,7 @@ def test_a_directory_that_others_could_read_is_tightened(tmp_path: Path) -> None
     assert modes(root) == {".": 0o2700, "journals": 0o700, "journals/a": 0o755}
 
 
-def test_a_directory_with_other_things_in_it_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_directory_with_unknown_contents_is_left_unchanged(tmp_path: Path) -> None:
     root = tmp_path / "data"
     (root / "journals").mkdir(parents=True)
     (root / "neighbour").mkdir()

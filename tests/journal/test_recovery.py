@@ -36,7 +36,7 @@ async def test_recovery_reads_no_more_when_history_is_a_hundred_times_longer(bac
 
 
 @on_loop
-async def test_a_read_in_an_old_ledger_reads_only_its_surroundings(backend):
+async def test_a_read_in_an_old_ledger_reads_only_near_the_entry(backend):
     journal = await started(backend.store())
     for i in range(200):
         await write(journal, b"e%d" % i, blob=bytes(10_000))
@@ -110,7 +110,7 @@ async def test_the_next_owner_removes_ledgers_that_were_never_listed(backend):
 
 
 @on_loop
-async def test_a_name_once_used_is_never_used_again(backend):
+async def test_a_ledger_name_is_never_reused(backend):
     """A superseded owner may still delete what it created: it must not be ours."""
     former = await open_journal(backend.store())
     stale = backend.store()
@@ -122,7 +122,7 @@ async def test_a_name_once_used_is_never_used_again(backend):
 
 
 @on_loop
-async def test_a_taken_name_is_stepped_over(backend):
+async def test_a_ledger_name_that_is_taken_is_skipped(backend):
     journal = await open_journal(backend.store())
     first = journal._manifest.ledger_id(0)
     await _orphan(backend.store(), first)

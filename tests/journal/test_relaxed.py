@@ -46,7 +46,7 @@ def _mark(backend, journal: Journal) -> frames.Mark | None:
 
 
 @on_loop
-async def test_entries_wait_for_the_sync_and_the_mark_speaks_of_what_is_synced(backend):
+async def test_entries_wait_for_the_sync_and_the_mark_covers_only_synced_ones(backend):
     store = backend.store()
     journal = await started(store, settings=RELAXED)
     syncs, ends = store.counters.syncs, [journal.ledgers[-1].bytes]
@@ -69,7 +69,7 @@ async def test_entries_wait_for_the_sync_and_the_mark_speaks_of_what_is_synced(b
 
 
 @on_loop
-async def test_what_is_no_entry_is_synced_with_all_before_it(backend):
+async def test_records_other_than_entries_are_synced_with_all_before_them(backend):
     journal = await started(backend.store(), settings=RELAXED)
     await write(journal, b"one")
     await write(journal, b"two", blob=None)
@@ -83,7 +83,7 @@ async def test_what_is_no_entry_is_synced_with_all_before_it(backend):
 
 
 @on_loop
-async def test_more_than_may_be_unsynced_is_synced(backend):
+async def test_the_amount_of_unsynced_data_is_limited(backend):
     chosen = JournalSettings(sync_interval_ms=1000, unsynced_bytes=1000)
     journal = await started(backend.store(), settings=chosen)
     most = 0
@@ -97,14 +97,14 @@ async def test_more_than_may_be_unsynced_is_synced(backend):
 
 
 @pytest.mark.parametrize("wrong", [{"sync_interval_ms": -1}, {"unsynced_bytes": MAX_UNSYNCED + 1}])
-def test_a_frame_must_be_able_to_tell_its_lag(wrong):
+def test_a_frame_must_be_able_to_store_its_lag(wrong):
     assert 2 * MAX_UNSYNCED <= frames.MAX_LAG + 1
     with pytest.raises(ValueError, match=str(next(iter(wrong.values())))):
         JournalSettings(**wrong)
 
 
 @on_loop
-async def test_a_journal_that_is_synced_each_time_has_the_bytes_of_one_that_is_not_relaxed():
+async def test_a_relaxed_journal_synced_each_time_equals_a_strict_one():
     contents = []
     for settings_ in (JournalSettings(), RELAXED):
         backend = MemoryBackend()
@@ -118,7 +118,7 @@ async def test_a_journal_that_is_synced_each_time_has_the_bytes_of_one_that_is_n
 
 
 @on_loop
-async def test_the_death_of_the_process_loses_nothing(backend):
+async def test_a_killed_process_loses_nothing(backend):
     journal = await started(backend.store(), settings=RELAXED)
     for number in range(20):
         await write(journal, b"%d" % number)
@@ -135,7 +135,7 @@ async def test_the_death_of_the_process_loses_nothing(backend):
 
 
 @on_loop
-async def test_a_roll_syncs_first(memory):
+async def test_a_roll_over_syncs_first(memory):
     journal = await started(memory.store(), settings=RELAXED)
     for number in range(5):
         await write(journal, b"%d" % number)
@@ -149,7 +149,7 @@ async def test_a_roll_syncs_first(memory):
 
 
 @on_loop
-async def test_a_stale_owner_learns_of_its_successor_when_it_syncs(memory):
+async def test_a_stale_owner_notices_its_successor_at_its_next_sync(memory):
     journal = await started(memory.store(), settings=RELAXED)
     await write(journal, b"one")
     heir = await started(memory.store(), settings=RELAXED)
@@ -160,7 +160,7 @@ async def test_a_stale_owner_learns_of_its_successor_when_it_syncs(memory):
 
 
 @on_loop
-async def test_a_failed_sync_is_fatal_and_may_cost_what_was_unsynced(memory):
+async def test_a_failed_sync_is_fatal_and_may_lose_unsynced_entries(memory):
     failing = False
 
     async def hook(step: Step, journal: str) -> None:
@@ -243,7 +243,7 @@ async def _life(backend: MemoryBackend, deeds: list[int | str]) -> tuple[Journal
 
 @given(DEEDS, st.randoms(use_true_random=False), st.sampled_from([0.1, 0.5, 0.9]))
 @settings(max_examples=150, deadline=None)
-def test_a_loss_of_power_takes_a_suffix_of_what_was_unsynced(deeds, dice, share):
+def test_a_power_loss_removes_a_suffix_of_unsynced_entries(deeds, dice, share):
     asyncio.run(_lose_power(deeds, dice, share))
 
 
@@ -267,7 +267,7 @@ async def _lose_power(deeds, dice, share) -> None:
 
 @given(DEEDS, st.data())
 @settings(max_examples=150, deadline=None)
-def test_damage_below_what_was_synced_is_refused(deeds, data):
+def test_damage_in_synced_data_is_refused(deeds, data):
     asyncio.run(_damage(deeds, data))
 
 

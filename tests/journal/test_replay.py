@@ -44,7 +44,7 @@ async def _journal(backend, *, wrong_digest: bool = False):
 
 
 @on_loop
-async def test_replay_gives_all_of_history_with_blobs(backend):
+async def test_replay_returns_the_whole_history_with_blobs(backend):
     journal = await _journal(backend)
     store = backend.store()
     found = [record async for record in replay(store, KEY)]
@@ -61,7 +61,7 @@ async def test_replay_gives_all_of_history_with_blobs(backend):
 
 
 @on_loop
-async def test_what_is_not_there_is_named(backend):
+async def test_a_missing_journal_or_ledger_is_named(backend):
     await _journal(backend)
     store = backend.store()
     with pytest.raises(NotStored, match="nobody"):

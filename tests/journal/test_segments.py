@@ -36,7 +36,7 @@ async def state_of(backend) -> dict[str, bytes]:
 
 
 @on_loop
-async def test_only_what_is_new_is_written(backend):
+async def test_only_new_segments_are_written(backend):
     journal = await begun(backend)
     first = journal.ledgers[0].ledger_id
     before = journal._store.counters.bytes_written
@@ -49,7 +49,7 @@ async def test_only_what_is_new_is_written(backend):
 
 
 @on_loop
-async def test_a_segment_that_is_not_named_any_more_is_gone(backend):
+async def test_a_segment_that_is_no_longer_named_is_dropped(backend):
     journal = await begun(backend)
     left = {name: place for name, place in journal.stored.items() if name > "part/3"}
     second = await journal.roll(left, b"digest")
@@ -101,7 +101,7 @@ def _damage(backend, journal: Journal, name: str) -> tuple[str, int]:
 
 
 @on_loop
-async def test_without_a_segment_the_checkpoint_before_and_its_events_are_taken(backend):
+async def test_a_missing_segment_falls_back_to_the_previous_checkpoint_and_its_events(backend):
     """Not the earliest state, and not one that lacks something: the same, in another way."""
     journal = await begun(backend)
     await journal.roll(changed(journal, p1=b"one"), b"digest")
@@ -138,7 +138,7 @@ async def test_a_lost_ledger_that_has_a_segment_is_refused(backend):
 
 
 @on_loop
-async def test_a_lost_ledger_before_the_one_that_is_needed_does_no_harm(backend):
+async def test_a_lost_ledger_before_the_needed_one_does_no_harm(backend):
     journal = await begun(backend)
     await journal.roll(STATE, b"digest")
     await journal.roll(changed(journal, p1=b"one"), b"digest")

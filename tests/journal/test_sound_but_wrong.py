@@ -85,27 +85,27 @@ async def test_a_checkpoint_holds_the_segments_that_its_marker_names():
     ids=["size", "digest", "offset", "name"],
 )
 @on_loop
-async def test_a_marker_that_names_what_is_not_there_is_refused(place):
+async def test_a_marker_that_names_a_missing_segment_is_refused(place):
     with pytest.raises(CorruptJournal, match=f"segment {place[0]!r} is not at ledger") as caught:
         await _checkpoint(SEGMENT, _marker(place))
     assert caught.value.offset == AT + len(_frame(AT, *SEGMENT[1], flags=SEGMENT[0]))
 
 
 @on_loop
-async def test_a_marker_that_names_what_another_ledger_does_not_have_is_refused():
+async def test_a_marker_that_names_a_segment_missing_in_another_ledger_is_refused():
     with pytest.raises(CorruptJournal, match="segment 'name' is gone") as caught:
         await _checkpoint(SEGMENT, _marker(["name", LEDGER + 1, 55, 4, KNOWN]))
     assert caught.value.offset == 55 and f"/{LEDGER + 1}.ledger" in caught.value.file
 
 
 @on_loop
-async def test_a_segment_without_a_body_is_no_segment():
+async def test_a_segment_without_a_body_is_ignored():
     with pytest.raises(CorruptJournal, match="segment 'name' is not at"):
         await _checkpoint((frames.CHECKPOINT, ((b"name", None),), 0), _marker(PLACE))
 
 
 @on_loop
-async def test_what_follows_a_marker_or_bears_another_sequence_belongs_to_no_checkpoint():
+async def test_segments_behind_a_marker_or_with_another_sequence_are_ignored():
     with pytest.raises(CorruptJournal, match="belongs to no checkpoint") as caught:
         await _checkpoint(_marker(), SEGMENT)
     assert caught.value.offset > AT
@@ -160,7 +160,7 @@ async def test_records_that_do_not_fill_their_frame_are_refused(backend, payload
 
 @pytest.mark.parametrize("ahead", [*range(-2, frames.FRAME_HEADER_SIZE + 2, 5), 500_000])
 @on_loop
-async def test_a_later_frame_is_found_however_far_behind_the_damage(memory, ahead):
+async def test_a_later_frame_is_found_at_any_distance_behind_the_damage(memory, ahead):
     """``ahead``: how far before the end of one read its header starts."""
     journal = await started(memory.store())
     await write(journal, b"a")
@@ -206,7 +206,7 @@ def _damage_checkpoint(backend, info: LedgerInfo) -> None:
 
 
 @on_loop
-async def test_a_sealed_ledger_with_other_counts_than_listed_is_refused(backend):
+async def test_a_sealed_ledger_whose_counts_differ_from_the_manifest_is_refused(backend):
     manifest = await _rewritten(
         backend, lambda first, last: (dataclasses.replace(first, entries=3), last)
     )
@@ -221,7 +221,7 @@ async def test_a_sealed_ledger_with_other_counts_than_listed_is_refused(backend)
 
 
 @on_loop
-async def test_ledgers_that_do_not_follow_each_other_make_up_for_nothing(backend):
+async def test_ledgers_that_are_not_adjacent_do_not_replace_each_other(backend):
     manifest = await _rewritten(
         backend, lambda first, last: (dataclasses.replace(first, records=3), last)
     )
@@ -234,7 +234,7 @@ async def test_ledgers_that_do_not_follow_each_other_make_up_for_nothing(backend
 
 
 @on_loop
-async def test_a_journal_whose_ledger_ids_are_used_up_says_so_and_stays_readable(backend):
+async def test_a_journal_without_free_ledger_ids_reports_it_and_stays_readable(backend):
     journal = await started(backend.store())
     await write(journal, b"a")
     await journal.close()

@@ -38,7 +38,7 @@ async def test_only_the_writer_of_the_newest_version_holds_it(backend):
 
 
 @on_loop
-async def test_of_many_that_race_for_a_version_one_wins(backend):
+async def test_one_of_many_concurrent_writers_of_a_version_wins(backend):
     stores = [backend.store() for _ in range(6)]
     for version in range(5):
         attempts = [store.write_manifest(KEY, version, b"%d" % i) for i, store in enumerate(stores)]
@@ -78,7 +78,7 @@ async def test_a_ledger_is_created_once_appended_to_and_read(backend):
 
 
 @on_loop
-async def test_an_append_of_many_buffers_arrives_whole(backend):
+async def test_an_append_of_many_buffers_is_stored_completely(backend):
     store = backend.store()
     await store.write_manifest(KEY, 0, b"m")
     writer = await store.create_ledger(KEY, 7, b"")
@@ -107,7 +107,7 @@ async def test_an_append_confirms_the_version_and_only_then_overwrites_the_mark(
 
 
 @on_loop
-async def test_a_mark_goes_with_its_ledger_and_is_none_by_itself(backend):
+async def test_a_mark_is_deleted_with_its_ledger_and_needs_one(backend):
     store = backend.store()
     await store.write_manifest(KEY, 0, b"m")
     for ledger_id in (5, 9):
@@ -130,7 +130,7 @@ async def test_a_mark_goes_with_its_ledger_and_is_none_by_itself(backend):
 
 
 @on_loop
-async def test_listing_and_deleting(backend):
+async def test_journals_and_ledgers_are_listed_and_deleted(backend):
     store = backend.store()
     assert await store.list_journals() == []
     assert await store.list_ledgers(KEY) == []

@@ -35,7 +35,7 @@ def test_calls_run_in_order_on_one_other_thread(worker):
     assert ident != threading.get_ident()
 
 
-def test_what_a_call_raises_goes_to_its_caller_and_the_next_one_runs(worker):
+def test_an_exception_reaches_its_caller_and_the_next_call_runs(worker):
     async def main():
         failing = worker.run(lambda: [][0])
         with pytest.raises(IndexError):
@@ -61,14 +61,14 @@ def test_a_cancelled_call_is_executed_and_delays_no_caller(worker):
     assert done == ["cancelled"]
 
 
-def test_every_loop_is_answered_even_after_the_first_has_ended(worker):
+def test_every_event_loop_is_answered_even_after_the_first_has_ended(worker):
     async def main():
         return await worker.run(lambda: "answer")
 
     assert [asyncio.run(main()) for _ in range(3)] == ["answer"] * 3
 
 
-def test_a_loop_that_ended_before_the_answer_does_no_harm(worker):
+def test_an_event_loop_that_ended_before_the_answer_does_no_harm(worker):
     blocked = threading.Event()
 
     async def leave():

@@ -19,12 +19,12 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SAMPLE = 30
 
 
-def test_machines_give_what_was_recorded() -> None:
+def test_machines_behave_as_recorded() -> None:
     assert replay_all(SAMPLE) > 50_000
 
 
 @pytest.mark.slow
-def test_histories_are_those_recorded() -> None:
+def test_histories_match_the_recorded_digests() -> None:
     every = len(read_rows()) // 10
     command = [sys.executable, "-m", "tests.oracle", "histories", "--every", str(every)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -36,7 +36,7 @@ def _first_trace() -> Any:
     return trace
 
 
-def test_another_decision_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_decision_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     decide = PartitionMachine.decide
     turns = itertools.count()
 
@@ -49,7 +49,7 @@ def test_another_decision_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         replay(_first_trace())
 
 
-def test_another_state_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_state_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     snapshot = PartitionMachine.snapshot
 
     def changed(self: Any, state: Any) -> Any:

@@ -41,7 +41,7 @@ def publish(client: velaray.Client, outputs: list) -> None:
         producer.close()
 
 
-def test_it_sees_what_is_missing_and_what_is_doubled(demo, cluster, client, capsys) -> None:
+def test_the_demo_reports_missing_and_duplicate_results(demo, cluster, client, capsys) -> None:
     every = list(islice(demo.flights(), COUNT))
     outputs = [output for flight in every for output in demo.outputs_of(flight)]
     publish(client, outputs[1:])
@@ -66,7 +66,7 @@ def spark_demo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return spark_under_fire
 
 
-def test_the_demo_of_spark_sees_rows_that_are_missing_doubled_or_wrong(spark_demo, capsys) -> None:
+def test_the_spark_demo_reports_missing_duplicate_and_wrong_rows(spark_demo, capsys) -> None:
     every = [
         spark_demo.Flight(datetime(2013, 1, 1, hour, tzinfo=UTC), "N1", carrier, delay)
         for hour, carrier, delay in [

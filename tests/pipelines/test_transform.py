@@ -110,7 +110,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_function(cluster, topic, kind) -> None:
+def test_every_kind_of_function_is_accepted(cluster, topic, kind) -> None:
     async def scenario(client: Client) -> None:
         sent = await fill(client, topic, 25)
         transform = Transform(KINDS[kind](f"{topic}-out"), topic, "s", batch_size=10)
@@ -121,7 +121,7 @@ def test_every_kind_of_function(cluster, topic, kind) -> None:
     run(cluster, scenario)
 
 
-def test_outputs_have_what_messages_have_and_go_where_they_are_to(cluster, topic) -> None:
+def test_outputs_may_set_message_properties_and_their_topic(cluster, topic) -> None:
     def split(messages: Messages) -> list[Output] | None:
         if messages[0].data() == b"0":
             return None
@@ -146,7 +146,7 @@ def test_outputs_have_what_messages_have_and_go_where_they_are_to(cluster, topic
     run(cluster, scenario)
 
 
-def test_draining_ends_at_what_was_there(cluster, topic) -> None:
+def test_draining_ends_at_the_messages_present_at_its_start(cluster, topic) -> None:
     async def scenario(client: Client) -> None:
         transform = Transform(copying(f"{topic}-out"), topic, "s")
         assert await drained(cluster, transform) == TransformCounts()  # the topic is made, empty
@@ -161,7 +161,7 @@ def test_draining_ends_at_what_was_there(cluster, topic) -> None:
     run(cluster, scenario)
 
 
-def test_it_goes_on_for_ever_until_it_is_stopped(cluster, topic) -> None:
+def test_a_transform_runs_until_it_is_stopped(cluster, topic) -> None:
     async def scenario(client: Client) -> None:
         worker = TransformWorker(
             Transform(copying(f"{topic}-out"), topic, "s"), cluster.service_url
@@ -178,7 +178,7 @@ def test_it_goes_on_for_ever_until_it_is_stopped(cluster, topic) -> None:
     run(cluster, scenario)
 
 
-def test_a_worker_holds_two_batches_at_most(cluster, topic) -> None:
+def test_a_worker_holds_at_most_two_batches(cluster, topic) -> None:
     may_go_on = threading.Event()
 
     def wait(messages: Messages) -> None:
@@ -211,7 +211,7 @@ def test_a_worker_holds_two_batches_at_most(cluster, topic) -> None:
 # --- the function's faults ---
 
 
-def test_without_a_policy_the_first_exception_ends_it(cluster, topic) -> None:
+def test_without_a_policy_the_first_exception_ends_the_transform(cluster, topic) -> None:
     def fail(messages: Messages) -> Iterator[Output]:
         for message in messages:
             if message.data() == b"7":
@@ -238,7 +238,9 @@ def test_without_a_policy_the_first_exception_ends_it(cluster, topic) -> None:
         (("t", b"", None, {"a": 1}), "properties must map str to str"),
     ],
 )
-def test_what_cant_be_published_is_the_functions_fault(cluster, topic, output, words) -> None:
+def test_an_output_that_cannot_be_published_is_an_error_of_the_function(
+    cluster, topic, output, words
+) -> None:
     async def scenario(client: Client) -> None:
         await fill(client, topic, 1)
         with pytest.raises(TypeError, match=words):
@@ -247,7 +249,7 @@ def test_what_cant_be_published_is_the_functions_fault(cluster, topic, output, w
     run(cluster, scenario)
 
 
-def test_only_the_message_at_fault_is_tried_again_and_given_up(cluster, topic) -> None:
+def test_only_the_failing_message_is_retried_and_becomes_a_dead_letter(cluster, topic) -> None:
     calls: Counter[bytes] = Counter()
 
     def fail(messages: Messages) -> Iterator[Output]:
@@ -284,7 +286,7 @@ def test_only_the_message_at_fault_is_tried_again_and_given_up(cluster, topic) -
     run(cluster, scenario)
 
 
-def test_an_output_that_is_refused_is_the_fault_of_its_message(cluster, topic) -> None:
+def test_a_refused_output_fails_only_its_message(cluster, topic) -> None:
     def grow(messages: Messages) -> Iterator[Output]:
         for message in messages:
             value = bytes(6 << 20) if message.data() == b"2" else message.data()
@@ -305,7 +307,7 @@ def test_an_output_that_is_refused_is_the_fault_of_its_message(cluster, topic) -
     run(cluster, scenario)
 
 
-def test_what_the_service_refuses_isnt_tried_for_ever(cluster, topic) -> None:
+def test_an_output_that_the_service_refuses_is_not_retried_for_ever(cluster, topic) -> None:
     def grow(messages: Messages) -> Iterator[Output]:
         for message in messages:
             yield Output(f"{topic}-out", bytes(2000 if message.data() == b"1" else 10))
@@ -331,7 +333,7 @@ def test_what_the_service_refuses_isnt_tried_for_ever(cluster, topic) -> None:
 # --- what may happen meanwhile ---
 
 
-def test_the_answer_to_a_commit_is_lost(cluster, topic, monkeypatch) -> None:
+def test_a_lost_answer_to_a_commit_is_requested_again(cluster, topic, monkeypatch) -> None:
     lost: list[Any] = []
     request = Coordinators.request
 
@@ -356,7 +358,7 @@ def test_the_answer_to_a_commit_is_lost(cluster, topic, monkeypatch) -> None:
     run(cluster, scenario)
 
 
-def test_the_consumer_is_closed_before_its_acknowledgement_arrives(
+def test_a_consumer_closed_before_its_acknowledgement_arrives_is_retried(
     cluster, topic, monkeypatch
 ) -> None:
     """As it is when the subscription's actor dies between the two."""
@@ -418,7 +420,7 @@ def test_a_conflict_with_a_faster_worker_is_retried(cluster, topic) -> None:
     "kind", [ActorKind.COORDINATOR, ActorKind.PARTITION, ActorKind.SUBSCRIPTION]
 )
 @pytest.mark.parametrize("consumer_type", [ConsumerType.Failover, ConsumerType.KeyShared])
-def test_nothing_is_lost_doubled_or_out_of_order_after_any_death(
+def test_nothing_is_lost_duplicated_or_reordered_after_any_crash(
     cluster, topic, kind, consumer_type
 ) -> None:
     async def scenario(client: Client) -> None:
@@ -446,7 +448,7 @@ def test_nothing_is_lost_doubled_or_out_of_order_after_any_death(
     run(cluster, scenario)
 
 
-def test_what_cant_work_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     def nothing(messages: Messages) -> None:
         pass
 

@@ -241,7 +241,7 @@ def test_all_versions_have_the_type_of_the_newest(publish, column, make):
 
 
 @pytest.mark.parametrize("make", [AvroSchema, JsonSchema])
-def test_a_query_keeps_the_schema_that_it_was_planned_with(publish, column, make):
+def test_a_query_keeps_the_schema_of_its_plan(publish, column, make):
     newer = second_reading()
     publish(make(Reading), Reading("a"))
     planned = TypedValue(make(Reading).info)
@@ -274,7 +274,7 @@ def test_pairs_are_structs_of_key_and_value(publish, column, encoding):
         (AvroSchema, b"\x02", "it isn't an Avro value of its schema"),
     ],
 )
-def test_what_can_not_be_decoded_is_named_or_null(publish, column, topic, make, payload, reason):
+def test_undecodable_values_are_named_or_null(publish, column, topic, make, payload, reason):
     publish(make(Reading), Reading("a"))
     publish(None, payload)
     publish(make(Reading), Reading("b"))
@@ -285,7 +285,7 @@ def test_what_can_not_be_decoded_is_named_or_null(publish, column, topic, make, 
     assert [row and row["sensor"] for row in found] == ["a", None, "b"]
 
 
-def test_a_time_that_no_column_has_room_for_can_not_be_decoded(publish, column, topic):
+def test_a_time_outside_the_range_of_columns_is_undecodable(publish, column, topic):
     longs = definition({"name": "at", "type": "long"})
     times = definition({"name": "at", "type": MILLIS})
     publish(AvroSchema(None, longs), {"at": 1}, {"at": 1 << 62})
@@ -297,7 +297,7 @@ def test_a_time_that_no_column_has_room_for_can_not_be_decoded(publish, column, 
     assert column(lenient).to_pylist() == [{"at": at}, None]
 
 
-def test_another_type_than_the_querys_can_not_be_decoded(publish, column):
+def test_a_value_of_another_type_than_the_query_is_undecodable(publish, column):
     publish(StringSchema(), "five")
     with pytest.raises(UndecodableMessage, match="written with a schema of type STRING"):
         column(TypedValue(Int32Schema().info))
@@ -318,14 +318,14 @@ def test_another_type_than_the_querys_can_not_be_decoded(publish, column):
         (definition(), "/: record R without fields"),
     ],
 )
-def test_schemas_that_no_column_can_have_are_refused(info, says):
+def test_schemas_that_columns_cannot_represent_are_refused(info, says):
     if isinstance(info, dict):
         info = SchemaInfo(SchemaType.AVRO, "", json.dumps(info).encode())
     with pytest.raises(InvalidConfiguration, match=says):
         TypedValue(info)
 
 
-def test_a_column_is_of_one_schema(cluster, publish, topic):
+def test_a_column_has_one_schema(cluster, publish, topic):
     service, data_dir = Service(cluster.service_url), cluster.config.data_dir
     other, plain = topic + "-other", topic + "-plain"
     publish(JsonSchema(Reading), Reading("a"))

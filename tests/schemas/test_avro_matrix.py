@@ -222,13 +222,13 @@ def problems(reader: Any, writer: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_what_new_programs_read_of_old_ones_and_old_ones_of_new_ones(edit: str) -> None:
+def test_schema_resolution_matches_the_matrix_in_both_directions(edit: str) -> None:
     old, new, backward, forward = EDITS[edit]
     assert (problems(new, old) == []) is backward
     assert (problems(old, new) == []) is forward
 
 
-def test_a_failure_says_where_and_what() -> None:
+def test_a_failure_names_the_place_and_the_reason() -> None:
     old = record(has("in", {"type": "array", "items": record(A, name="I")}))
     new = record(
         has("in", {"type": "array", "items": record(has("a", "string"), has("b"), name="I")})
@@ -243,7 +243,7 @@ def test_a_failure_says_where_and_what() -> None:
     assert problems(["null", record(has("a", "string"))], record(A)) == ["/a string can't read int"]
 
 
-def test_mutually_recursive_types_are_decided_as_a_whole() -> None:
+def test_mutually_recursive_types_are_compared_as_a_whole() -> None:
     def pair(leaf: str) -> Any:
         inner = record(has("back", ["null", "Outer"]), has("leaf", leaf), name="Inner")
         return record(has("inner", ["null", inner]), name="Outer")
@@ -252,7 +252,7 @@ def test_mutually_recursive_types_are_decided_as_a_whole() -> None:
     assert problems(pair("int"), pair("string")) == ["/inner/leaf int can't read string"]
 
 
-def test_types_that_share_many_others_are_decided_in_reasonable_time() -> None:
+def test_types_that_share_many_others_are_compared_in_reasonable_time() -> None:
     """Each type is used twice by the one before: there are 2 ** 60 ways down."""
 
     def deep(leaf: str) -> Any:

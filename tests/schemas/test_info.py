@@ -14,7 +14,7 @@ RECORD = SchemaInfo(SchemaType.AVRO, "r", b'{"type": "string"}', {"a": "b"})
 
 
 @pytest.mark.parametrize("type_", SchemaType)
-def test_what_a_command_carries_is_read_again(type_: SchemaType) -> None:
+def test_a_schema_survives_the_wire(type_: SchemaType) -> None:
     info = SchemaInfo(type_, "name", b"data", {"a": "b"})
     if type_ in (SchemaType.AUTO, SchemaType.AUTO_PUBLISH):
         with pytest.raises(ValueError, match="isn't sent"):
@@ -33,25 +33,25 @@ def test_every_type_on_the_wire_has_a_name() -> None:
 @pytest.mark.parametrize(
     ("version", "raw"), [(None, b""), (0, bytes(8)), (258, b"\0" * 6 + b"\1\2")]
 )
-def test_a_version_is_eight_bytes_or_none(version: int | None, raw: bytes) -> None:
+def test_a_version_is_eight_bytes_or_absent(version: int | None, raw: bytes) -> None:
     assert version_bytes(version) == raw
     assert read_version(raw) == version
 
 
-def test_other_bytes_are_no_version() -> None:
+def test_invalid_version_bytes_are_refused() -> None:
     with pytest.raises(ValueError, match="3 bytes"):
         read_version(b"abc")
 
 
 @pytest.mark.parametrize("encoding", KeyValueEncoding)
-def test_key_and_value_come_apart_again(encoding: KeyValueEncoding) -> None:
+def test_key_and_value_schemas_are_split_again(encoding: KeyValueEncoding) -> None:
     both = key_value(TEXT, RECORD, encoding)
     assert both.data == bytes(4) + len(RECORD.data).to_bytes(4, "big") + RECORD.data
     assert split_key_value(both) == (TEXT, RECORD)
     assert encoding_of(both) is encoding
 
 
-def test_a_length_of_minus_one_means_no_bytes() -> None:
+def test_a_length_of_minus_one_means_absent_bytes() -> None:
     both = key_value(TEXT, RECORD)
     without = SchemaInfo(both.type, both.name, b"\xff" * 4 + both.data[4:], both.properties)
     assert split_key_value(without) == (TEXT, RECORD)
@@ -69,7 +69,7 @@ def test_a_length_of_minus_one_means_no_bytes() -> None:
         (bytes(8), {"value.schema.properties": '{"a": 1}'}, "object of texts"),
     ],
 )
-def test_broken_key_value_schemas_say_what_is_wrong(
+def test_errors_of_broken_key_value_schemas_name_the_reason(
     data: bytes, properties: dict[str, str], problem: str
 ) -> None:
     with pytest.raises(InvalidSchemaError, match=problem):

@@ -16,7 +16,7 @@ TEXT = SchemaInfo(SchemaType.STRING, "String")
 
 
 @pytest.mark.parametrize("info", [AVRO, TEXT, SchemaInfo(SchemaType.INT64, "n")])
-def test_data_is_a_text(info: SchemaInfo) -> None:
+def test_schema_data_is_a_string(info: SchemaInfo) -> None:
     assert data_text(info) == info.data.decode()
     again = info_from_text(str(info.type), data_text(info), {"a": "b"}, info.name)
     assert again == SchemaInfo(info.type, info.name, info.data, {"a": "b"})
@@ -33,7 +33,7 @@ def test_key_and_value_are_objects(encoding: KeyValueEncoding) -> None:
     assert encoding_of(again) is encoding
 
 
-def test_a_primitive_part_may_be_quoted_and_the_encoding_left_out() -> None:
+def test_a_primitive_part_may_be_quoted_and_the_encoding_omitted() -> None:
     told = {"key.schema.type": "STRING", "value.schema.type": "AVRO"}
     text = json.dumps({"key": '""', "value": RECORD.decode()})
     found = info_from_text("KEY_VALUE", text, told)
@@ -42,11 +42,11 @@ def test_a_primitive_part_may_be_quoted_and_the_encoding_left_out() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"key": {}}', "[" * 100_000])
-def test_a_pair_that_is_no_object_with_key_and_value_is_refused(text: str) -> None:
+def test_a_pair_that_is_not_an_object_with_key_and_value_is_refused(text: str) -> None:
     with pytest.raises(InvalidSchemaError, match="must be an object with key and value"):
         info_from_text("KEY_VALUE", text, {})
 
 
-def test_a_type_that_there_is_not_is_refused() -> None:
+def test_an_unknown_type_is_refused() -> None:
     with pytest.raises(InvalidSchemaError, match="type 'TREE' is none of NONE, BYTES"):
         info_from_text("TREE", "", {})

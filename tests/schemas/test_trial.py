@@ -41,7 +41,7 @@ JSON = schema(SchemaType.JSON, FORM)
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_what_the_rules_let_through_can_be_read(edit: str) -> None:
+def test_compatible_values_can_be_decoded(edit: str) -> None:
     """Fastavro, which reads real messages, agrees with them wherever they say yes."""
     old, new, backward, _ = EDITS[edit]
     if not backward:
@@ -72,7 +72,7 @@ def test_what_the_rules_let_through_can_be_read(edit: str) -> None:
         ([], "isn't record R"),
     ],
 )
-def test_json_is_looked_into(value: Any, problem: str | None) -> None:
+def test_values_of_json_schemas_are_checked(value: Any, problem: str | None) -> None:
     found = reading_fails(JSON, None, json.dumps(value).encode())
     assert found is problem if problem is None else problem in found
 
@@ -101,14 +101,14 @@ NATIVE = schema(SchemaType.PROTOBUF_NATIVE, native_schema(events_pb2.Subscriptio
         (schema(SchemaType.JSON, b"{"), None, b"{}", "isn't JSON"),
     ],
 )
-def test_every_type_is_read(
+def test_every_type_is_decoded(
     reader: SchemaInfo, writer: SchemaInfo | None, payload: bytes, problem: str | None
 ) -> None:
     found = reading_fails(reader, writer, payload)
     assert found is None if problem is None else problem in str(found)
 
 
-def test_keys_and_values_are_read_wherever_they_are() -> None:
+def test_keys_and_values_are_decoded_in_both_encodings() -> None:
     inline, separated = (key_value(TEXT, INT, encoding) for encoding in KeyValueEncoding)
     both = b"\0\0\0\1k\0\0\0\4\0\0\0\7"
     assert reading_fails(inline, inline, both) is None

@@ -49,7 +49,7 @@ TEXT = schema(SchemaType.STRING)
     ],
     ids=lambda each: f"{each.type}-{each.data[:30]!r}",
 )
-def test_schemas_that_hold_together_are_stored(good: SchemaInfo) -> None:
+def test_consistent_schemas_are_accepted(good: SchemaInfo) -> None:
     validate(good)
     assert len(identity(good)) == 32
 
@@ -116,12 +116,12 @@ def deep(levels: int) -> Any:
     ],
     ids=lambda each: each[:30] if isinstance(each, str) else str(each.type),
 )
-def test_others_are_refused_with_what_is_wrong(bad: SchemaInfo, problem: str) -> None:
+def test_inconsistent_schemas_are_refused_with_the_reason(bad: SchemaInfo, problem: str) -> None:
     with pytest.raises(InvalidSchemaError, match=problem):
         validate(bad)
 
 
-def test_the_older_form_of_json_is_taken_where_it_is_allowed() -> None:
+def test_the_older_form_of_json_schemas_is_accepted_where_it_is_allowed() -> None:
     validate(schema(SchemaType.JSON, LEGACY), legacy_json=True)
     with pytest.raises(InvalidSchemaError):
         validate(schema(SchemaType.AVRO, LEGACY), legacy_json=True)
@@ -170,14 +170,14 @@ def array(items: Any) -> dict[str, Any]:
         (field(type=["null", "R"]), field(type=["null", {"type": "R"}]), True),
     ],
 )
-def test_avro_schemas_are_one_if_avro_takes_them_for_equal(
+def test_avro_schemas_are_equal_if_avro_considers_them_equal(
     one: Any, other: Any, same: bool
 ) -> None:
     for form in AVRO_FORMS:
         assert (identity(schema(form, one)) == identity(schema(form, other))) is same
 
 
-def test_names_and_properties_dont_make_another_schema_but_types_and_encodings_do() -> None:
+def test_schemas_are_distinguished_by_type_and_encoding_not_by_name_or_properties() -> None:
     record = schema(SchemaType.AVRO, RECORD)
     assert identity(record) == identity(
         SchemaInfo(SchemaType.AVRO, "other", record.data, {"a": "b"})

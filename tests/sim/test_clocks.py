@@ -9,7 +9,7 @@ from tests.sim.cluster import EPOCH_MS, SimCluster, SimulatedActorSystem
 from tests.sim.history import History
 
 
-def test_clocks_that_are_behind_are_set_right_and_others_stay() -> None:
+def test_clocks_that_are_behind_are_corrected_and_others_kept() -> None:
     loop: Any = SimpleNamespace(time=lambda: 2.0)
     cluster = SimCluster(loop, 1, History(loop.time))
     actor_systems = [

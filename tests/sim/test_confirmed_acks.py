@@ -60,7 +60,7 @@ def test_a_redelivered_whole_batch_is_reported(confirmed):
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["as it came before", "as it came again"])
-def test_halves_acknowledged_before_and_after_subscribing_again_are_no_whole(again):
+def test_halves_of_a_batch_acked_before_and_after_resubscribing_do_not_add_up(again):
     """A new subscription discards the first half: no acknowledgement of this batch was sent."""
     story = Story()
     story.subscribe()

@@ -62,7 +62,7 @@ def test_a_count_that_no_delivery_explains_is_reported():
     assert len(story.counts_that_fall()) == 1
 
 
-def test_counts_begin_anew_after_a_move():
+def test_counts_start_again_after_a_move():
     story = Story()
     counted_once(story)
     story.add("seek", by="c", subscription="s", to="earliest")
@@ -97,7 +97,7 @@ def test_a_move_without_an_answer_never_ends(judged):
         (9, [1, 2, 2, 0], {11}),  # of those of several losses only the first
     ],
 )
-def test_what_a_lost_consumer_can_have_been_processing_must_count(permits, losses, counted):
+def test_entries_that_a_lost_consumer_may_have_processed_must_count(permits, losses, counted):
     held = [(10 + at, 0, 1, lost) for at, lost in enumerate(losses)]
     for offset in range(10, 14):
         story = Story()
@@ -107,7 +107,7 @@ def test_what_a_lost_consumer_can_have_been_processing_must_count(permits, losse
         assert bool(found) == (offset in counted), offset
 
 
-def test_counts_that_begin_anew_may_be_low():
+def test_counts_that_start_again_may_be_low():
     story = Story()
     held = [(10, 0, 1, 0)]
     story.add("lost with", subscription="s", counts=1, queue=10, permits=9, held=held)

@@ -43,7 +43,7 @@ def folded(events: list[object]) -> Cursor:
     return state.cursor
 
 
-def test_the_order_of_acknowledgements_and_their_repetition_change_nothing() -> None:
+def test_order_and_repetition_of_acks_change_nothing() -> None:
     others = acks_commute_and_repeat(EVENTS)
     assert others[0] == others[1] == EVENTS[4] and len(others) == 13
     assert others.index(EVENTS[5]) == 10  # what isn't an acknowledgement stays where it is
@@ -52,19 +52,19 @@ def test_the_order_of_acknowledgements_and_their_repetition_change_nothing() -> 
 
 
 @pytest.mark.parametrize("name", ["take-the-newest-ack-set", "move-back-for-repeated-acks"])
-def test_an_order_that_matters_is_seen(name: str) -> None:
+def test_a_result_that_depends_on_the_order_is_reported(name: str) -> None:
     with MUTANTS[name].applied():
         assert folded(acks_commute_and_repeat(EVENTS[:5])) != folded(EVENTS[:5])
 
 
-def test_a_backlog_that_counts_acked_ranges_is_seen() -> None:
+def test_a_backlog_that_counts_acked_ranges_is_reported() -> None:
     cursor = Cursor(3, [(5, 7)])
     backlog_is_what_is_unacked(cursor)
     with MUTANTS["count-ranges-as-backlog"].applied(), pytest.raises(AssertionError, match="K3"):
         backlog_is_what_is_unacked(cursor)
 
 
-def test_forms_that_differ_are_seen() -> None:
+def test_differing_forms_are_reported() -> None:
     ranges = in_the_other_form(Cursor)
     with MUTANTS["miss-the-last-of-a-range"].applied():
         bits = Cursor()
@@ -73,14 +73,14 @@ def test_forms_that_differ_are_seen() -> None:
         assert list(ranges.acked_ranges()) == [(5, 9)] != list(bits.acked_ranges())
 
 
-def test_a_mark_that_goes_back_is_seen() -> None:
+def test_a_mark_that_moves_back_is_reported() -> None:
     mark_goes_forward(4, 6, Cursor(4, [(5, 7)]), "an event")
     for after in (Cursor(3, [(5, 8)]), Cursor(5)):
         with pytest.raises(AssertionError, match="K6"):
             mark_goes_forward(4, 6, after, "an event")
 
 
-def test_a_checkpoint_that_lacks_a_acked_range_is_seen() -> None:
+def test_a_checkpoint_without_an_acked_range_is_reported() -> None:
     state = SubscriptionState(True, Cursor(3, [(5, 7), (9, 12)], [(20, 0b1)]))
     machine = SubscriptionMachine()
     recovery_gives_what_was_stored(machine, machine.snapshot(state))

@@ -38,7 +38,7 @@ class Story:
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["still in the topic", "in no topic"])
-def test_missing_poison_is_reported(kept):
+def test_a_poison_message_without_a_dead_letter_is_reported(kept):
     story = Story()
     story.send()
     story.fail()
@@ -46,7 +46,7 @@ def test_missing_poison_is_reported(kept):
     assert not story.judged(["a"] if kept else [], ["a"])
 
 
-def test_what_went_with_a_deleted_topic_needs_no_grave():
+def test_messages_of_a_deleted_topic_need_no_dead_letter():
     story = Story()
     story.send()
     story.fail()
@@ -54,7 +54,7 @@ def test_what_went_with_a_deleted_topic_needs_no_grave():
     assert not story.judged([], [])
 
 
-def test_what_the_topic_holds_after_it_was_deleted_needs_one():
+def test_messages_in_the_topic_after_its_deletion_need_a_dead_letter():
     story = Story()
     story.send()
     story.delete_topic()
@@ -62,7 +62,7 @@ def test_what_the_topic_holds_after_it_was_deleted_needs_one():
     assert story.judged(["a"], [])
 
 
-def test_what_was_sent_after_the_deletion_needs_one():
+def test_messages_sent_after_the_deletion_need_a_dead_letter():
     story = Story()
     story.delete_topic()
     story.send()

@@ -146,12 +146,12 @@ def lacking(log: list[Stored], number: int) -> list[Stored]:
         ),
     ],
 )
-def test_an_entry_that_a_replica_lacks_or_has_twice_is_found(log: list[Stored], words: str) -> None:
+def test_an_entry_missing_or_doubled_in_a_replica_is_found(log: list[Stored], words: str) -> None:
     run = evidence(logs={("a", TOPIC): LOG_OF_A, ("b", TOPIC): log})
     assert any(words in fault for fault in replicas_have_the_entries_of_their_source(run))
 
 
-def test_of_a_lost_cluster_a_beginning_is_enough_but_no_gap() -> None:
+def test_replicas_of_a_lost_cluster_may_end_early_but_have_no_gap() -> None:
     logs = {("a", TOPIC): LOG_OF_A, ("b", TOPIC): lacking(LOG_OF_B, 2)}
     cut_off = {"ways": [("b", "a")], "cut_off": [("a", "b")]}
     assert not list(replicas_have_the_entries_of_their_source(evidence(logs=logs, **cut_off)))
@@ -159,7 +159,7 @@ def test_of_a_lost_cluster_a_beginning_is_enough_but_no_gap() -> None:
     assert list(replicas_have_the_entries_of_their_source(evidence(logs=logs, **cut_off)))
 
 
-def test_another_order_than_the_sources_is_found() -> None:
+def test_an_order_that_differs_from_the_source_is_found() -> None:
     log = [LOG_OF_B[2], *LOG_OF_B[:2]]
     run = evidence(logs={("a", TOPIC): LOG_OF_A, ("b", TOPIC): log})
     (fault,) = replicas_have_the_order_of_their_source(run)
@@ -172,7 +172,7 @@ def test_a_wrong_position_at_the_source_is_found() -> None:
     assert any("has ('p:2', 'p:3')" in f for f in replicas_have_the_order_of_their_source(run))
 
 
-def test_what_comes_round_is_found() -> None:
+def test_an_entry_replicated_back_to_its_source_is_found() -> None:
     log = [*LOG_OF_A, Stored((A, 3), ("p:1",), "a", (A, 0))]
     run = evidence(logs={("a", TOPIC): log, ("b", TOPIC): LOG_OF_B})
     assert len(list(replication_makes_no_loops(run))) == 2
@@ -181,14 +181,16 @@ def test_what_comes_round_is_found() -> None:
 @pytest.mark.parametrize(
     ("entry", "bits", "content"), [(0, 0b1, "p:1"), (2, 0b11, "p:2")], ids=["entry", "part"]
 )
-def test_a_confirmed_message_that_comes_again_is_found(entry: int, bits: int, content: str) -> None:
+def test_the_redelivery_of_a_confirmed_message_is_found(
+    entry: int, bits: int, content: str
+) -> None:
     told = switched().deliver(2, B, entry, bits)
     run = evidence(told, switches=[switch_of(told)])
     (fault,) = confirmed_messages_are_not_redelivered_elsewhere(run)
     assert f"s acknowledged {content} in a with a receipt" in fault
 
 
-def test_without_having_caught_up_only_what_was_known_must_not_come_again() -> None:
+def test_before_catching_up_only_known_acks_forbid_redelivery() -> None:
     told = switched().deliver(2, B, 0)
     run = evidence(told, switches=[switch_of(told, known=frozenset({"p:2"}))])
     assert not list(confirmed_messages_are_not_redelivered_elsewhere(run))
@@ -205,7 +207,7 @@ def test_without_having_caught_up_only_what_was_known_must_not_come_again() -> N
         ((-1, -1), ((A + 1, 0, 1),), None),
     ],
 )
-def test_what_is_known_to_be_acknowledged_and_is_delivered_is_found(
+def test_the_delivery_of_an_entry_known_to_be_acked_is_found(
     up_to: tuple[int, int], ranges: tuple[tuple[int, int, int], ...], found: str | None
 ) -> None:
     told = switched().subscribe(3).deliver(3, B, 0)
@@ -229,7 +231,7 @@ def test_entries_after_a_move_back_may_be_redelivered() -> None:
     )
 
 
-def test_a_message_that_is_passed_over_is_found() -> None:
+def test_a_skipped_message_is_found() -> None:
     told = switched()
     acked = {("b", TOPIC, "s"): frozenset({"p:1", "p:2", "p:3", "q:1"})}
     assert not list(nothing_unacknowledged_is_skipped(evidence(told, acked=acked)))
@@ -239,7 +241,7 @@ def test_a_message_that_is_passed_over_is_found() -> None:
     assert not list(own_messages_are_never_filtered(evidence(told, acked=acked)))
 
 
-def test_an_acknowledgement_elsewhere_counts_only_if_progress_is_to_go() -> None:
+def test_a_remote_ack_counts_only_if_progress_is_replicated() -> None:
     told = Told().acknowledging(A, 0)
     acked = {("b", TOPIC, "s"): frozenset({"p:1"})}
     assert not list(nothing_unacknowledged_is_skipped(evidence(told, acked=acked)))
@@ -247,7 +249,7 @@ def test_an_acknowledgement_elsewhere_counts_only_if_progress_is_to_go() -> None
     assert list(nothing_unacknowledged_is_skipped(own))
 
 
-def test_what_a_subscription_has_before_anybody_acknowledged_it_is_found() -> None:
+def test_progress_without_any_ack_is_found() -> None:
     told = switched()
     had = {(TOPIC, "s"): frozenset({"p:1", "q:1"})}
     early, late = (
@@ -262,7 +264,7 @@ def test_what_a_subscription_has_before_anybody_acknowledged_it_is_found() -> No
     assert not late
 
 
-def test_an_own_message_that_is_filtered_is_found() -> None:
+def test_a_filtered_message_of_the_own_cluster_is_found() -> None:
     told = Told().acknowledging(A, 1, 1, cumulative=True)
     acked = {("b", TOPIC, "s"): frozenset({"p:1", "p:2", "p:3", "q:1"})}
     (fault,) = own_messages_are_never_filtered(evidence(told, acked=acked))
@@ -280,7 +282,7 @@ def ordered(*deliveries: tuple[int, int, int], key: str | None = "k") -> Told:
     return told
 
 
-def test_a_key_whose_order_the_switch_breaks_is_found() -> None:
+def test_a_key_reordered_by_the_switch_is_found() -> None:
     wrong = ((A, 1, 0b01), (B, 0, 1))
     switch = {"switches": [Switch("s", TOPIC, "a", "b", 0.0, 0.0)]}
     run = evidence(ordered(*wrong), **switch)
@@ -300,7 +302,7 @@ def test_after_a_loss_only_messages_of_one_origin_are_compared() -> None:
         assert (not list(keys_keep_their_order_across_the_switch(run))) is sound
 
 
-def test_a_move_back_that_old_progress_undoes_is_found() -> None:
+def test_a_rewind_undone_by_old_progress_is_found() -> None:
     told = Told().acknowledging(B, 0)
     told.now += 20.0
     rewind = {"cluster": "b", "topic": TOPIC, "subscription": "s"}
@@ -311,7 +313,7 @@ def test_a_move_back_that_old_progress_undoes_is_found() -> None:
     assert not list(moves_back_are_not_undone(evidence(told.received("p:1", B, 0))))
 
 
-def test_progress_that_changes_something_when_it_comes_again_is_found() -> None:
+def test_repeated_progress_that_changes_something_is_found() -> None:
     probe = Probe("b", TOPIC, "s", frozenset({"p:1"}), frozenset({"p:1", "p:2"}))
     (fault,) = repeated_progress_changes_nothing(evidence(probes=[probe]))
     assert "['p:2'] (1)" in fault

@@ -42,7 +42,7 @@ def test_a_delivery_beyond_the_limit_is_reported():
     assert len(story.judged()) == 1
 
 
-def test_what_is_left_of_a_batch_is_held():
+def test_unacked_messages_of_a_batch_are_held():
     story = Story()
     story.send(0, 0b1111)
     story.acknowledge(parts=[(0, 0b1110)])
@@ -50,7 +50,7 @@ def test_what_is_left_of_a_batch_is_held():
     assert len(story.judged()) == 1
 
 
-def test_what_was_acknowledged_before_a_batch_came_is_not_held():
+def test_messages_acked_before_the_delivery_of_their_batch_are_not_held():
     story = Story()
     story.send(0, 0b101, 0b1)
     story.acknowledge((1, 2), parts=[(0, 0b110)])

@@ -68,7 +68,7 @@ def test_a_missing_redelivery_is_reported(half):
     assert "never got ['a'] again" in fault
 
 
-def test_what_comes_again_is_right():
+def test_a_complete_redelivery_is_accepted():
     story = Story()
     story.subscribe()
     story.receive("a")
@@ -80,7 +80,7 @@ def test_what_comes_again_is_right():
 
 
 @pytest.mark.parametrize("why", ["unconfirmed", "acknowledged later", "not moved", "no move"])
-def test_what_need_not_come_again_is_not_told(why):
+def test_messages_that_need_no_redelivery_are_not_reported(why):
     story = Story()
     story.subscribe()
     story.receive("a")
@@ -96,7 +96,7 @@ def test_what_need_not_come_again_is_not_told(why):
 
 @pytest.mark.parametrize("last", ["(1,0,0,-1)", "earliest", "by an administrator"])
 @pytest.mark.parametrize("answers", [("reset", "seek"), ("seek", "reset")])
-def test_of_moves_at_once_it_is_not_known_which_one_was_carried_out_last(last, answers):
+def test_the_order_of_concurrent_moves_is_unknown(last, answers):
     story = Story()
     story.subscribe()
     story.receive("a")
@@ -136,7 +136,7 @@ def test_a_missing_redelivery_after_a_consumers_seek_is_reported(event):
     assert len(story.judged()) == (0 if event else 1)
 
 
-def test_what_was_sent_again_with_a_later_one_need_not_come_again():
+def test_entries_whose_ack_was_sent_again_with_a_later_one_need_no_redelivery():
     story = Story()
     story.subscribe()
     story.receive("a")

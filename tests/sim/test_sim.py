@@ -113,7 +113,7 @@ def test_a_failing_run_shrinks_to_its_shortest_failing_prefix(
     assert shrink.shrink(whole).faults == faults[:3]
 
 
-def test_a_failing_run_says_how_to_repeat_it_and_leaves_its_history(tmp_path: Path) -> None:
+def test_a_failing_run_prints_how_to_repeat_it_and_keeps_its_history(tmp_path: Path) -> None:
     broken = ("--mutant", "acknowledge-before-sync")
     found = simulate("--seeds", "100", *broken, "--history", str(tmp_path))
     assert found.returncode == 1, found.stdout + found.stderr
@@ -142,7 +142,7 @@ def test_a_failing_run_says_how_to_repeat_it_and_leaves_its_history(tmp_path: Pa
         ("the run got stuck while draining", "the run got stuck while draining"),
     ],
 )
-def test_the_table_says_in_few_words_how_a_mutant_was_found(problem: str, words: str) -> None:
+def test_the_table_says_briefly_how_a_mutant_was_found(problem: str, words: str) -> None:
     line = row(Hunt("drop-acks", 3, problem, 0.5))
     what, within = MUTANTS["drop-acks"].what, MUTANTS["drop-acks"].within
     assert line == f"| drop-acks | {what} | 3 | {words} | {within} |"
@@ -155,7 +155,7 @@ def test_a_mutant_fits_what_it_breaks(name: str) -> None:
         pass
 
 
-def test_a_mutant_must_be_known() -> None:
+def test_an_unknown_mutant_is_refused() -> None:
     assert MUTANTS.keys() >= set(QUICK_MUTANTS)
     found = simulate("--mutants", "nothing-at-all")
     assert found.returncode == 2

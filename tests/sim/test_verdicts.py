@@ -180,7 +180,7 @@ def crashed_everywhere(kind: str, commit: bool, early: bool) -> int:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_coordinator_that_crashes_at_any_step_never_changes_a_verdict(commit: bool) -> None:
+def test_a_coordinator_that_crashes_at_any_step_never_changes_an_outcome(commit: bool) -> None:
     assert crashed_everywhere("COORDINATOR", commit, early=True) > 30
 
 

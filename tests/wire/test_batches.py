@@ -15,7 +15,7 @@ SIZES = (0, 1, 127, 128, 16_383, 16_384, 3_000_000)
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_heads_are_what_protobuf_writes(size: int) -> None:
+def test_heads_equal_protobufs(size: int) -> None:
     body = b"x" * size
     assert plain_head(size) + body == build_batch([(SingleMessageMetadata(), body)])
     key = "k" * min(size, 500)
@@ -33,7 +33,7 @@ MESSAGES = st.lists(
 
 
 @given(MESSAGES, st.binary(max_size=3))
-def test_what_was_packed_is_found(messages, front) -> None:
+def test_packed_messages_are_unpacked(messages, front) -> None:
     values, keys = map(list, zip(*messages, strict=True))
     layout = BatchLayout(front + pack(values, keys), len(front), len(values))
     assert layout.values(0, len(values)) == [value or b"" for value in values]
@@ -45,7 +45,7 @@ def test_what_was_packed_is_found(messages, front) -> None:
 
 
 @given(st.integers(1, 20), st.integers(0, 300), st.data())
-def test_equal_heads_are_recognised_and_any_part_of_them_found(count, size, data) -> None:
+def test_equal_heads_are_recognised_and_any_range_is_found(count, size, data) -> None:
     values = [bytes([n]) * size for n in range(count)]
     layout = BatchLayout(pack(values, None), 0, count)
     assert layout.uniform(0, count) is not None
@@ -56,7 +56,7 @@ def test_equal_heads_are_recognised_and_any_part_of_them_found(count, size, data
 
 
 @given(st.integers(2, 6), st.integers(0, 40), st.data())
-def test_a_changed_byte_is_noticed_or_makes_other_messages(count, size, data) -> None:
+def test_a_changed_byte_is_detected_or_changes_the_messages(count, size, data) -> None:
     values = [bytes([n]) * size for n in range(count)]
     payload = bytearray(pack(values, None))
     at = data.draw(st.integers(0, len(payload) - 1))
@@ -68,7 +68,7 @@ def test_a_changed_byte_is_noticed_or_makes_other_messages(count, size, data) ->
         assert BatchLayout(again, 0, count).values(0, count) == layout.values(0, count)
 
 
-def test_an_official_clients_messages_are_found() -> None:
+def test_batches_of_the_official_client_are_unpacked() -> None:
     singles = [SingleMessageMetadata(sequence_id=n, event_time=5) for n in range(300)]
     payload = build_batch((single, b"%d" % n) for n, single in enumerate(singles))
     layout = BatchLayout(payload, 0, 300)

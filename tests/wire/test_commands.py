@@ -53,12 +53,12 @@ def test_an_endless_varint_is_an_error() -> None:
         read_varint(b"\xff" * 20, 0)
 
 
-def test_every_type_has_the_field_of_its_number() -> None:
+def test_every_command_type_has_the_field_of_its_number() -> None:
     fields = pb.BaseCommand.DESCRIPTOR.fields_by_number
     assert set(pb.BaseCommand.Type.values()) == set(fields) - {1}
 
 
-def test_server_errors_are_the_protocols() -> None:
+def test_server_errors_match_the_protocol() -> None:
     assert {error.name: error.value for error in ServerError} == dict(pb.ServerError.items())
 
 
@@ -108,7 +108,7 @@ def sends(draw) -> pb.CommandSend:
 
 
 @given(st.integers(0, 127), UINT64, st.integers(1, 40000), st.integers(0, 1 << 20))
-def test_the_header_of_a_send_by_hand_is_protobufs(
+def test_the_hand_written_header_of_a_send_equals_protobufs(
     producer_id: int, sequence_id: int, messages: int, size: int
 ) -> None:
     message = pb.CommandSend(producer_id=producer_id, sequence_id=sequence_id)
@@ -119,7 +119,7 @@ def test_the_header_of_a_send_by_hand_is_protobufs(
 
 
 @given(sends())
-def test_a_send_by_hand_is_protobufs(message: pb.CommandSend) -> None:
+def test_a_hand_written_send_equals_protobufs(message: pb.CommandSend) -> None:
     encoded = encode_command(message)
     by_hand = decode_send(bytearray(b"xx" + encoded + b"yy"), 2, 2 + len(encoded))
     assert by_hand == decode_command(encoded)
@@ -151,7 +151,7 @@ def attempt(decode, *arguments):
 
 
 @given(sends(), st.lists(st.tuples(st.integers(0, 60), st.integers(0, 255)), max_size=3))
-def test_a_mutated_send_by_hand_is_what_protobuf_makes_of_it(message, changes) -> None:
+def test_a_mutated_send_is_parsed_as_protobuf_parses_it(message, changes) -> None:
     encoded = bytearray(encode_command(message))
     for at, value in changes:
         encoded[at % len(encoded)] = value
@@ -179,7 +179,7 @@ def messages(draw) -> pb.CommandMessage:
 
 
 @given(messages(), st.lists(st.tuples(st.integers(0, 60), st.integers(0, 255)), max_size=3))
-def test_a_message_by_hand_is_what_protobuf_makes_of_it(message, changes) -> None:
+def test_a_hand_parsed_message_equals_protobufs(message, changes) -> None:
     encoded = bytearray(encode_command(message))
     for at, value in changes:
         encoded[at % len(encoded)] = value
@@ -198,7 +198,7 @@ def test_a_message_by_hand_is_what_protobuf_makes_of_it(message, changes) -> Non
 
 
 @pytest.mark.parametrize("partition", ["ffffffffffffffffff01", "ffffffff0f", "8080808010"])
-def test_an_odd_partition_is_read_as_protobuf_reads_it(partition: str) -> None:
+def test_an_unusual_partition_is_parsed_as_protobuf_parses_it(partition: str) -> None:
     where = bytes.fromhex("0803100418" + partition)
     body = bytes.fromhex("080112") + bytes((len(where),)) + where
     encoded = bytes.fromhex("08094a") + bytes((len(body),)) + body
@@ -208,7 +208,9 @@ def test_an_odd_partition_is_read_as_protobuf_reads_it(partition: str) -> None:
 
 
 @given(UINT64, UINT64, UINT64, UINT64, st.none() | UINT64)
-def test_a_receipt_by_hand_is_protobufs(producer, sequence, ledger, entry, highest) -> None:
+def test_a_hand_written_receipt_equals_protobufs(
+    producer, sequence, ledger, entry, highest
+) -> None:
     message = pb.CommandSendReceipt(
         producer_id=producer, sequence_id=sequence, highest_sequence_id=highest
     )
@@ -228,7 +230,7 @@ def test_the_receipt_of_a_duplicate_names_no_position() -> None:
     UINT64, UINT64, UINT64, INT32, st.integers(0, 2**32 - 1), st.lists(INT64, max_size=20),
     st.none() | UINT64,
 )  # fmt: skip
-def test_a_MessageHeaders_by_hand_is_protobufs(
+def test_hand_written_message_headers_equal_protobufs(
     consumer, ledger, entry, partition, redeliveries, ack_set, epoch
 ) -> None:
     message = pb.CommandMessage(consumer_id=consumer, ack_set=ack_set, consumer_epoch=epoch)
@@ -248,7 +250,7 @@ def test_a_MessageHeaders_by_hand_is_protobufs(
 
 
 @given(st.binary(max_size=80))
-def test_garbage_is_refused_by_name(data: bytes) -> None:
+def test_garbage_is_refused_with_a_named_error(data: bytes) -> None:
     for decode in (
         lambda: decode_command(data),
         lambda: decode_send(bytearray(data), 0, len(data)),
@@ -267,7 +269,7 @@ def test_an_unknown_type_is_named() -> None:
     assert caught.value.server_error is ServerError.UnsupportedVersionError
 
 
-def test_an_unknown_type_that_never_ends_is_malformed() -> None:
+def test_an_unknown_type_without_an_end_is_malformed() -> None:
     assert attempt(decode_command, b"\x08" + b"\xff" * 12) is MalformedCommandError
 
 
@@ -302,13 +304,13 @@ def test_an_unknown_type_that_never_ends_is_malformed() -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_malformed_command_says_what_is_wrong(data, text, request_id) -> None:
+def test_the_error_of_a_malformed_command_names_the_reason(data, text, request_id) -> None:
     with pytest.raises(MalformedCommandError, match=text) as caught:
         decode_command(data)
     assert caught.value.request_id == request_id
 
 
 @pytest.mark.parametrize("count", [0, -1])
-def test_a_send_of_no_messages_is_left_to_its_reader(count: int) -> None:
+def test_a_send_of_zero_messages_is_parsed(count: int) -> None:
     encoded = encode_command(pb.CommandSend(producer_id=1, sequence_id=2, num_messages=count))
     assert decode_send(bytearray(encoded), 0, len(encoded)).num_messages == count

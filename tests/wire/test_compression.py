@@ -13,7 +13,7 @@ from velaray.wire.pulsar_pb2 import CompressionType
 PACKED = [kind for kind in Compression if kind is not Compression.NONE]
 
 
-def test_the_kinds_are_the_protocols() -> None:
+def test_compression_types_match_the_protocol() -> None:
     assert {kind.name: kind.value for kind in Compression} == dict(CompressionType.items())
 
 
@@ -40,7 +40,7 @@ def test_a_wrong_size_is_refused(kind: Compression, claimed: int) -> None:
 
 
 @pytest.mark.parametrize("kind", PACKED)
-def test_a_bomb_is_refused_before_it_goes_off(kind: Compression) -> None:
+def test_a_decompression_bomb_is_refused_before_it_is_expanded(kind: Compression) -> None:
     packed = compress(kind, bytes(1_000_000))
     with pytest.raises(CompressionError, match="over the limit of 1000"):
         decompress(kind, packed, 1_000_000, max_size=1000)

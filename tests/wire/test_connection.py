@@ -141,7 +141,7 @@ def run(scenario) -> None:
     asyncio.run(scenario)
 
 
-def test_frames_arrive_whatever_the_split() -> None:
+def test_frames_arrive_for_every_split_of_the_stream() -> None:
     async def scenario() -> None:
         async with Server() as server:
             _, writer, recorder = await server.connect()
@@ -160,7 +160,7 @@ def test_frames_arrive_whatever_the_split() -> None:
     run(scenario())
 
 
-def test_a_byte_at_a_time() -> None:
+def test_frames_arrive_one_byte_at_a_time() -> None:
     async def scenario() -> None:
         async with Server() as server:
             _, writer, recorder = await server.connect()
@@ -213,7 +213,7 @@ def test_one_tick_is_one_write() -> None:
     run(scenario())
 
 
-def test_large_entries_arrive_whole_at_a_slow_reader() -> None:
+def test_large_entries_arrive_completely_at_a_slow_reader() -> None:
     async def scenario() -> None:
         async with Server() as server:
             reader, _, recorder = await server.connect(limit=4096)
@@ -227,7 +227,7 @@ def test_large_entries_arrive_whole_at_a_slow_reader() -> None:
     run(scenario())
 
 
-def test_what_a_socket_does_not_take_is_left() -> None:
+def test_bytes_that_a_socket_does_not_accept_are_kept() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
@@ -242,7 +242,7 @@ def test_what_a_socket_does_not_take_is_left() -> None:
         assert arrived + b"".join(rest) == b"".join(buffers)
 
 
-def test_a_broken_socket_is_left_to_the_transport() -> None:
+def test_errors_of_a_socket_are_left_to_the_transport() -> None:
     ours, theirs = socket.socketpair()
     theirs.close()
     with ours:
@@ -260,7 +260,7 @@ def test_ping_is_answered() -> None:
     run(scenario())
 
 
-def test_silence_is_pinged_and_then_closed() -> None:
+def test_a_silent_connection_is_pinged_and_then_closed() -> None:
     async def scenario() -> None:
         clock = Clock()
         async with Server() as server:
@@ -329,7 +329,7 @@ def test_a_malformed_request_gets_an_error_with_its_id() -> None:
     run(scenario())
 
 
-def test_a_client_gives_no_errors_back() -> None:
+def test_a_client_answers_malformed_commands_with_no_error() -> None:
     async def scenario() -> None:
         async with Server() as server:
             _, answers = await server.wire_client()
@@ -352,7 +352,7 @@ def test_a_client_gives_no_errors_back() -> None:
         (b"\0\0\0\x06\0\0\0\2\x08\x63", UnknownCommandError),
     ],
 )
-def test_garbage_closes_its_connection_and_no_other(garbage: bytes, error: type) -> None:
+def test_garbage_closes_only_its_own_connection(garbage: bytes, error: type) -> None:
     async def scenario() -> None:
         async with Server() as server:
             reader, writer, recorder = await server.connect()
@@ -368,7 +368,7 @@ def test_garbage_closes_its_connection_and_no_other(garbage: bytes, error: type)
     run(scenario())
 
 
-def test_a_handler_that_fails_loses_its_connection_and_no_other() -> None:
+def test_a_failing_handler_closes_only_its_own_connection() -> None:
     async def scenario() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
         async with Server() as server:
@@ -425,7 +425,7 @@ def fill(recorder: Recorder) -> int:
     return count
 
 
-def test_a_slow_reader_holds_the_sender_back_within_its_bound() -> None:
+def test_a_slow_reader_pauses_the_sender_at_the_bound() -> None:
     async def scenario() -> None:
         async with Server(high_water=100_000) as server:
             reader, writer, recorder = await server.connect(limit=1000)
@@ -450,7 +450,7 @@ def test_a_slow_reader_holds_the_sender_back_within_its_bound() -> None:
     run(scenario())
 
 
-def test_answers_do_not_pile_up_for_a_peer_that_does_not_read_them() -> None:
+def test_answers_for_a_peer_that_does_not_read_are_bounded() -> None:
     async def scenario() -> None:
         async with Server(high_water=100_000) as server:
             _, writer, recorder = await server.connect()
@@ -468,7 +468,7 @@ def test_answers_do_not_pile_up_for_a_peer_that_does_not_read_them() -> None:
     run(scenario())
 
 
-def test_what_was_written_before_close_is_sent() -> None:
+def test_bytes_written_before_close_are_sent() -> None:
     async def scenario() -> None:
         async with Server() as server:
             reader, _, recorder = await server.connect()
@@ -481,7 +481,7 @@ def test_what_was_written_before_close_is_sent() -> None:
     run(scenario())
 
 
-def test_a_peer_that_never_reads_is_given_up() -> None:
+def test_a_peer_that_never_reads_is_disconnected() -> None:
     async def scenario() -> None:
         clock = Clock()
         async with Server() as server:
@@ -496,7 +496,7 @@ def test_a_peer_that_never_reads_is_given_up() -> None:
     run(scenario())
 
 
-def test_closing_does_not_wait_for_ever_for_a_peer_that_never_reads() -> None:
+def test_closing_waits_only_a_bounded_time_for_a_peer_that_never_reads() -> None:
     async def scenario() -> None:
         clock = Clock()
         async with Server() as server:

@@ -11,7 +11,7 @@ from velaray.wire.messages import build_batch, build_entry, iterate_batch, split
 from velaray.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 
 
-def test_copies_keep_what_matters_and_say_where_they_come_from() -> None:
+def test_copies_keep_the_message_and_name_its_origin() -> None:
     courier = Courier("courier", "persistent://public/default/t", "s")
     at = MessageId(5, 7, 2)
     original = MessageMetadata(producer_name="p", sequence_id=3, publish_time=1)
@@ -28,7 +28,7 @@ def test_copies_keep_what_matters_and_say_where_they_come_from() -> None:
 
 
 @pytest.mark.parametrize("kind", list(Compression))
-def test_of_a_batch_the_messages_in_the_mask_are_copied(kind: Compression) -> None:
+def test_only_messages_of_a_batch_in_the_mask_are_copied(kind: Compression) -> None:
     courier = Courier("courier", "persistent://public/default/t", "s")
     singles = [SingleMessageMetadata(payload_size=0, partition_key=f"k{at}") for at in range(3)]
     plain = build_batch([(single, b"%d" % at) for at, single in enumerate(singles)])

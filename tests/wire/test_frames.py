@@ -89,7 +89,7 @@ def test_a_stream_may_be_split_at_every_byte() -> None:
 
 
 @given(st.lists(st.integers(1, 40)))
-def test_a_stream_may_come_in_any_pieces(sizes: list[int]) -> None:
+def test_a_stream_may_arrive_in_any_pieces(sizes: list[int]) -> None:
     parser = FrameParser()
     found = []
     rest = STREAM * 3
@@ -163,7 +163,7 @@ def test_an_oversized_frame_is_refused_by_its_first_four_bytes() -> None:
     assert f"{limit + 1} bytes is over the limit of {limit}" in str(error)
 
 
-def test_a_fatal_error_stays() -> None:
+def test_a_fatal_error_is_permanent() -> None:
     parser = FrameParser()
     parser.feed(b"\xff" * 4 + STREAM)
     for _ in range(2):
@@ -205,7 +205,7 @@ def test_bytes_after_a_command_without_an_entry_are_an_error() -> None:
     assert frames == FRAMES
 
 
-def test_every_flipped_bit_of_an_entry_is_found() -> None:
+def test_every_flipped_bit_of_an_entry_is_detected() -> None:
     for at in range(2, len(ENTRY)):
         damaged = bytearray(ENTRY)
         damaged[at] ^= 1 << at % 8
@@ -229,7 +229,7 @@ def test_every_flipped_bit_of_an_entry_is_found() -> None:
         b"\x0e\x02\x00\x00\x00\x00" * 2 + ENTRY,
     ],
 )
-def test_an_entry_that_is_none_is_refused(entry: bytes) -> None:
+def test_an_invalid_entry_is_refused(entry: bytes) -> None:
     error, *frames = parse(send_with(entry) + STREAM)
     assert isinstance(error, CorruptEntryError)
     assert frames == FRAMES
@@ -258,7 +258,7 @@ def test_garbage_yields_frames_or_named_errors(data: bytes) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=6))
-def test_a_mutated_stream_reads_the_same_whole_or_in_pieces(changes) -> None:
+def test_a_mutated_stream_parses_the_same_whole_or_in_pieces(changes) -> None:
     stream = bytearray(STREAM * 2)
     for at, value in changes:
         stream[at % len(stream)] = value

@@ -88,7 +88,7 @@ def test_received_unhandled_bytes_go_to_the_new_owner_of_the_socket(behind: byte
     run(scenario())
 
 
-def test_no_ping_comes_from_a_connection_that_was_handed_over() -> None:
+def test_a_connection_that_was_handed_over_sends_no_ping() -> None:
     async def scenario() -> None:
         clock = Clock()
         async with Server() as server:
@@ -125,7 +125,7 @@ def test_frames_held_by_a_pause_are_handed_over_too() -> None:
     run(scenario())
 
 
-def test_silence_counts_from_when_reading_goes_on() -> None:
+def test_silence_is_measured_from_when_reading_resumes() -> None:
     async def scenario() -> None:
         clock = Clock()
         async with Server() as server:
@@ -144,7 +144,7 @@ def test_silence_counts_from_when_reading_goes_on() -> None:
     run(scenario())
 
 
-def test_resuming_what_was_not_paused_changes_nothing() -> None:
+def test_resuming_without_a_pause_changes_nothing() -> None:
     async def scenario() -> None:
         async with Server() as server:
             _, writer, recorder = await server.connect()
@@ -157,7 +157,7 @@ def test_resuming_what_was_not_paused_changes_nothing() -> None:
     run(scenario())
 
 
-def test_a_closing_connection_sends_all_and_is_not_told_writable_again() -> None:
+def test_a_closing_connection_sends_its_buffer_and_never_becomes_writable() -> None:
     async def scenario() -> None:
         async with Server(high_water=100_000) as server:
             reader, writer, recorder = await server.connect(limit=1000)
@@ -194,7 +194,7 @@ def test_closing_and_aborting_again_keeps_the_first_reason() -> None:
     run(scenario())
 
 
-def test_a_parser_gives_its_rest_and_starts_anew() -> None:
+def test_a_parser_returns_its_remaining_bytes_and_starts_again() -> None:
     parser = FrameParser()
     flow = command(pb.CommandFlow(consumer_id=1, messagePermits=5))
     parser.feed(SEND + flow[:7])

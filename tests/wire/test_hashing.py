@@ -18,7 +18,7 @@ OFFICIAL = {"a": 748, "ab": 382, "abc": 565, "abcd": 746, "abcde": 277, "abcdef"
 
 
 @pytest.mark.parametrize(("key", "partition"), OFFICIAL.items())
-def test_boost_partitions_are_the_official_clients(key: str, partition: int) -> None:
+def test_boost_hash_partitions_match_the_official_client(key: str, partition: int) -> None:
     assert partition_of(key, 1000) == partition
 
 

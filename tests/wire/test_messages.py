@@ -32,7 +32,7 @@ def test_golden_entry() -> None:
 
 
 @given(st.binary(max_size=300))
-def test_an_entry_splits_into_what_it_was_built_of(payload: bytes) -> None:
+def test_an_entry_splits_into_its_parts(payload: bytes) -> None:
     entry = build_entry(metadata(partition_key="k"), payload)
     found, rest = split_entry(entry)
     assert found == metadata(partition_key="k")
@@ -40,7 +40,7 @@ def test_an_entry_splits_into_what_it_was_built_of(payload: bytes) -> None:
     assert check_entry(memoryview(entry), None) == entry
 
 
-def test_what_servers_ask_of_an_entry() -> None:
+def test_metadata_that_servers_need_is_read() -> None:
     entry = build_entry(metadata(), b"")
     assert read_metadata(entry) == metadata()
     assert publish_time(memoryview(entry)) == 1700
@@ -60,18 +60,18 @@ def test_what_servers_ask_of_an_entry() -> None:
         (seal_entry(b"\x00\x00\x00\x00"), "lacks the producer name"),
     ],
 )
-def test_a_malformed_entry_says_what_is_wrong(entry: bytes, text: str) -> None:
+def test_the_error_of_a_malformed_entry_names_the_reason(entry: bytes, text: str) -> None:
     with pytest.raises(MalformedEntryError, match=text):
         split_entry(entry)
 
 
-def test_a_batch_of_no_messages_is_malformed() -> None:
+def test_an_empty_batch_is_malformed() -> None:
     with pytest.raises(MalformedEntryError, match="batch of 0 messages"):
         message_count(build_entry(metadata(num_messages_in_batch=0), b""))
 
 
 @given(st.lists(st.tuples(st.text(max_size=5), st.binary(max_size=50)), max_size=8))
-def test_a_batch_iterates_into_what_it_was_built_of(messages) -> None:
+def test_a_batch_iterates_over_its_messages(messages) -> None:
     payload = build_batch(
         (SingleMessageMetadata(partition_key=key), body) for key, body in messages
     )
@@ -101,12 +101,16 @@ BATCH = build_batch([(SingleMessageMetadata(), b"one"), (SingleMessageMetadata()
         (b"\0\0\0\x0b\x18" + b"\xff" * 9 + b"\x01", 1, "announces -1 bytes"),
     ],
 )
-def test_a_malformed_batch_says_what_is_wrong(payload: bytes, count: int, text: str) -> None:
+def test_the_error_of_a_malformed_batch_names_the_reason(
+    payload: bytes, count: int, text: str
+) -> None:
     with pytest.raises(MalformedEntryError, match=text):
         list(iterate_batch(payload, count))
 
 
 @given(st.binary(max_size=60), st.integers(0, 4))
-def test_garbage_is_no_batch_or_a_malformed_one(payload: bytes, count: int) -> None:
+def test_garbage_yields_the_given_number_of_messages_or_an_error(
+    payload: bytes, count: int
+) -> None:
     with suppress(MalformedEntryError):
         assert len(list(iterate_batch(payload, count))) == count

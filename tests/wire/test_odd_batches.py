@@ -56,7 +56,7 @@ def by_layout(payload: bytes, count: int) -> Found | None:
         [b"x" * size for size in (0, 1, 127, 128, 16_383, 16_384)],
     ],
 )
-def test_values_without_keys_are_found_whatever_their_sizes(values: list[bytes | None]) -> None:
+def test_values_without_keys_of_any_size_are_found(values: list[bytes | None]) -> None:
     payload = pack(values, None)
     found = by_layout(payload, len(values))
     assert found == by_protobuf(payload, len(values))
@@ -74,7 +74,7 @@ MESSAGES = st.lists(st.tuples(SINGLES, st.sampled_from([b"", b"a", b"b", b"c" * 
 
 
 @given(MESSAGES, st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), max_size=2))
-def test_a_mutated_batch_is_what_protobuf_makes_of_it(messages, changes) -> None:
+def test_a_mutated_batch_is_parsed_as_protobuf_parses_it(messages, changes) -> None:
     payload = bytearray(build_batch(messages))
     for at, value in changes if payload else ():
         payload[at % len(payload)] = value
@@ -88,12 +88,12 @@ def test_a_mutated_batch_is_what_protobuf_makes_of_it(messages, changes) -> None
 @example([plain_head(128), bytes(129)], 1)
 @example([], -1)
 @example([], 1)
-def test_garbage_is_what_protobuf_makes_of_it(pieces: list[bytes], count: int) -> None:
+def test_garbage_is_parsed_as_protobuf_parses_it(pieces: list[bytes], count: int) -> None:
     payload = b"".join(pieces)
     assert by_layout(payload, count) == by_protobuf(payload, count)
 
 
-def test_the_refusal_says_what_is_wrong() -> None:
+def test_a_refusal_names_the_reason() -> None:
     for payload, count, text in (
         (b"", -1, "a batch of -1 messages"),
         (b"\0\0", 1, "ends before its message 0"),
@@ -108,7 +108,7 @@ def test_the_refusal_says_what_is_wrong() -> None:
 
 
 @pytest.mark.parametrize(("first", "end"), [(0, 5), (1, 4), (4, 5), (2, 2)])
-def test_equal_heads_are_shown_as_one_run_of_bytes(first: int, end: int) -> None:
+def test_messages_with_equal_heads_form_one_run(first: int, end: int) -> None:
     values = [b"value-%d" % n for n in range(5)]
     found = BatchLayout(b"front" + pack(values, None), 5, 5).uniform(first, end)
     assert found is not None
@@ -116,7 +116,7 @@ def test_equal_heads_are_shown_as_one_run_of_bytes(first: int, end: int) -> None
     assert (bytes(view), stride, head) == (pack(values, None)[first * 13 : end * 13], 13, 6)
 
 
-def test_long_metadata_is_read_anew_for_each_message() -> None:
+def test_long_metadata_is_parsed_for_each_message() -> None:
     keys = ["k" * 300, "m" * 300, "k" * 300, "k" * 255, "short"]
     payload = pack([b"%d" % n for n in range(5)], keys)
     layout = BatchLayout(b"front" + payload, 5, 5)
@@ -126,7 +126,7 @@ def test_long_metadata_is_read_anew_for_each_message() -> None:
 
 
 @pytest.mark.parametrize("payload", [b"", b"payload", plain_head(3) + b"abc"])
-def test_a_payload_that_is_no_batch_is_one_message_whatever_its_bytes(payload: bytes) -> None:
+def test_a_payload_without_a_batch_is_one_message(payload: bytes) -> None:
     layout = BatchLayout.whole(b"front" + payload, 5)
     assert layout.count == 1 and layout.plain and layout.single(0) is None
     assert layout.values(0, 1) == [payload]

@@ -62,7 +62,7 @@ def by_hand(decode, encoded: bytes) -> object:
 @example(b"\x08\x01\x10" + b"\xff" * 9 + b"\x01")
 @example(b"\x08\x01\x10" + b"\xff" * 12)
 @example(b"\x08\x01\x10\x02\x18\x05\x00")
-def test_an_odd_send_is_what_protobuf_makes_of_it(body: bytes) -> None:
+def test_an_unusual_send_is_parsed_as_protobuf_parses_it(body: bytes) -> None:
     encoded = b"\x08\x06\x32" + sized(body)
     assert by_hand(decode_send, encoded) == attempt(decode_command, encoded)
 
@@ -72,13 +72,13 @@ def test_an_odd_send_is_what_protobuf_makes_of_it(body: bytes) -> None:
 @example(b"\x09\x01\x10\x02", b"")
 @example(b"\x08" + b"\xff" * 9 + b"\x7f\x10\x02", b"")
 @example(b"\x08\x01\x10\x02\x18\x03", b"\x00")
-def test_an_odd_message_is_what_protobuf_makes_of_it(position: bytes, rest: bytes) -> None:
+def test_an_unusual_message_is_parsed_as_protobuf_parses_it(position: bytes, rest: bytes) -> None:
     encoded = b"\x08\x09\x4a" + sized(b"\x08\x01\x12" + sized(position) + rest)
     assert by_hand(decode_message, encoded) == attempt(decode_command, encoded)
 
 
 @pytest.mark.parametrize("count", [1, 127, 128, 16_383, 16_384, 40_000])
-def test_a_send_of_any_number_of_messages(count: int) -> None:
+def test_a_send_may_have_any_number_of_messages(count: int) -> None:
     encoded = b"\x08\x06\x32" + sized(b"\x08\x01\x10\x02\x18" + varint(count))
     assert by_hand(decode_send, encoded) == Send(1, 2, count)
 
@@ -89,7 +89,9 @@ LARGE = 2**63 - 1
 @pytest.mark.parametrize("producer_id", [0, 127])
 @pytest.mark.parametrize("sequence_id", [0, 127, 128, 2**31, LARGE])
 @pytest.mark.parametrize("count", [1, 2, 128, 16_383])
-def test_usual_sends_never_come_to_protobuf(monkeypatch, producer_id, sequence_id, count) -> None:
+def test_usual_sends_are_parsed_without_protobuf(
+    monkeypatch, producer_id, sequence_id, count
+) -> None:
     message = pb.CommandSend(producer_id=producer_id, sequence_id=sequence_id)
     if count > 1:
         message.num_messages = count
@@ -102,7 +104,7 @@ def test_usual_sends_never_come_to_protobuf(monkeypatch, producer_id, sequence_i
 @pytest.mark.parametrize("ledger_id", [1 << 24, 2**40, LARGE])
 @pytest.mark.parametrize("entry_id", [0, 128, LARGE])
 @pytest.mark.parametrize("partition", [-1, 0, 2**31 - 1])
-def test_usual_messages_never_come_to_protobuf(
+def test_usual_messages_are_parsed_without_protobuf(
     monkeypatch, consumer_id, ledger_id, entry_id, partition
 ) -> None:
     header = MessageHeaders(consumer_id, ledger_id, partition).header(entry_id, 9)
@@ -111,7 +113,7 @@ def test_usual_messages_never_come_to_protobuf(
     assert found == Message(consumer_id, ledger_id, entry_id, partition)
 
 
-def test_a_field_number_of_nought_is_malformed_behind_a_position_too() -> None:
+def test_field_number_zero_behind_a_position_is_malformed() -> None:
     position = b"\x08\x05\x10\x06\x18\x07"
     whole = b"\x08\x09\x4a" + sized(b"\x08\x01\x12" + sized(position))
     assert by_hand(decode_message, whole) == Message(1, 5, 6, 7)

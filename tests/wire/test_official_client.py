@@ -123,7 +123,7 @@ def serve() -> Iterator[Callable[[Broker], pulsar.Client]]:
     loop.close()
 
 
-def test_keys_go_to_the_partitions_that_we_compute(serve) -> None:
+def test_keys_go_to_the_computed_partitions(serve) -> None:
     stored: list = []
     client = serve(Broker(stored, [], PARTITIONS))
     producer = client.create_producer("t", lazy_start_partitioned_producers=True)
@@ -138,7 +138,7 @@ def test_keys_go_to_the_partitions_that_we_compute(serve) -> None:
 
 
 @pytest.mark.parametrize("kind", Compression)
-def test_we_read_what_the_official_client_sends(serve, kind: Compression) -> None:
+def test_entries_of_the_official_client_are_read(serve, kind: Compression) -> None:
     stored: list = []
     client = serve(Broker(stored, [], 0))
     producer = client.create_producer(
@@ -164,7 +164,7 @@ def test_we_read_what_the_official_client_sends(serve, kind: Compression) -> Non
 
 
 @pytest.mark.parametrize("kind", Compression)
-def test_the_official_client_reads_what_we_build(serve, kind: Compression) -> None:
+def test_the_official_client_reads_our_entries(serve, kind: Compression) -> None:
     bodies = [b"body-%d" % index * 20 for index in range(5)]
     batch = build_batch((pb.SingleMessageMetadata(partition_key="k"), body) for body in bodies)
     metadata = pb.MessageMetadata(

@@ -53,14 +53,14 @@ def test_without_time_to_live_nothing_is_expired() -> None:
     assert not isinstance(judge(build_entry(metadata(publish_time=0), b""), "b", 0), PassedOver)
 
 
-def test_the_payload_is_found_behind_the_metadata() -> None:
+def test_the_payload_follows_the_metadata() -> None:
     entry = build_entry(metadata(), b"payload")
     found = judge(entry, "b", 0)
     assert not isinstance(found, PassedOver)
     assert entry[found[1] :] == b"payload"
 
 
-def test_a_stamp_says_where_from_and_leaves_the_rest() -> None:
+def test_a_stamp_adds_the_source_and_keeps_other_metadata() -> None:
     before = metadata(
         partition_key="k",
         ordering_key=b"o",
