@@ -99,7 +99,7 @@ def test_clusters_and_brokers(http: Http, cluster: LocalCluster) -> None:
     assert http("GET", f"{V2}/brokers/elsewhere").status == 404
 
 
-def test_a_look_up_names_where_the_topic_is_served(http: Http) -> None:
+def test_a_lookup_names_the_address_that_serves_the_topic(http: Http) -> None:
     found = http("GET", "/lookup/v2/topic/persistent/public/default/looked-up").body
     assert found["brokerUrl"].startswith("pulsar://127.0.0.1:")
     assert found["nativeUrl"] == found["brokerUrl"]
@@ -109,7 +109,7 @@ def test_a_look_up_names_where_the_topic_is_served(http: Http) -> None:
     assert "public/nowhere" in refused.body["reason"]
 
 
-def test_the_official_client_looks_topics_up_over_http(cluster: LocalCluster, http: Http) -> None:
+def test_the_official_client_looks_up_topics_over_http(cluster: LocalCluster, http: Http) -> None:
     assert http("PUT", f"{TOPICS}/by-http/partitions", 2).status == 204
     client = pulsar.Client(cluster.admin_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     try:
@@ -123,7 +123,7 @@ def test_the_official_client_looks_topics_up_over_http(cluster: LocalCluster, ht
 # -- tenants and namespaces --------------------------------------------------------
 
 
-def test_the_life_of_a_tenant(http: Http) -> None:
+def test_tenants_are_created_updated_and_deleted(http: Http) -> None:
     body = {"adminRoles": ["ops"], "allowedClusters": ["standalone"]}
     assert http("PUT", f"{V2}/tenants/acme", body).status == 204
     assert http("PUT", f"{V2}/tenants/acme", body).status == 409
@@ -149,7 +149,7 @@ def test_a_tenant_needs_clusters_that_exist(http: Http) -> None:
     assert http("PUT", f"{V2}/tenants/lost", {"allowedClusters": "standalone"}).status == 400
 
 
-def test_a_namespace_with_topics_stays(http: Http) -> None:
+def test_a_namespace_with_topics_cannot_be_deleted(http: Http) -> None:
     http("PUT", f"{V2}/namespaces/public/full")
     assert http("PUT", f"{V2}/persistent/public/full/t").status == 204
     assert http("DELETE", f"{V2}/namespaces/public/full").status == 409
@@ -216,7 +216,7 @@ def test_a_policy_is_set_read_and_removed(http: Http) -> None:
     assert http("POST", f"{path}/retention").status == 400
 
 
-def test_topics_have_policies_under_their_own_names(http: Http) -> None:
+def test_policies_of_topics_have_their_own_routes(http: Http) -> None:
     topic = f"{TOPICS}/with-policies"
     assert http("POST", f"{topic}/maxProducers", 3).status == 404
     http("PUT", topic)
@@ -286,7 +286,7 @@ def test_partition_metadata_creates_only_when_asked_to(http: Http) -> None:
 @pytest.mark.parametrize(
     ("body", "status"), [("2", 400), (True, 400), (None, 400), (0, 422), (-1, 422), (1 << 40, 422)]
 )
-def test_a_number_of_partitions_that_makes_no_sense(http: Http, body: Any, status: int) -> None:
+def test_an_invalid_number_of_partitions_is_refused(http: Http, body: Any, status: int) -> None:
     assert http("PUT", f"{TOPICS}/senseless/partitions", body).status == status
 
 
@@ -333,7 +333,7 @@ def test_names_are_percent_encoded(http: Http, client: pulsar.Client) -> None:
         ("DELETE", f"{TOPICS}/absent?force=maybe", 400),
     ],
 )
-def test_refusals_say_why(http: Http, method: str, path: str, status: int) -> None:
+def test_refusals_name_the_reason(http: Http, method: str, path: str, status: int) -> None:
     refused = http(method, path)
     assert (refused.status, list(refused.body)) == (status, ["reason"])
 
@@ -345,12 +345,12 @@ def test_a_body_that_is_too_big_is_refused(http: Http) -> None:
 
 
 @pytest.mark.parametrize("raw", [b'{"a": "\\ud800"}', b"\xff", b"[" * 100_000, b"9" * 5000])
-def test_a_body_that_is_no_good_json_is_refused(http: Http, raw: bytes) -> None:
+def test_a_body_of_invalid_json_is_refused(http: Http, raw: bytes) -> None:
     refused = http("PUT", f"{TOPICS}/bad-body", raw=raw)
     assert (refused.status, list(refused.body)) == (400, ["reason"])
 
 
-def test_stats_tell_what_is_there(http: Http, client: pulsar.Client) -> None:
+def test_stats_describe_the_topic(http: Http, client: pulsar.Client) -> None:
     http("PUT", f"{TOPICS}/told")
     producer = client.create_producer("told", "teller", batching_enabled=False)
     consumer = client.subscribe("told", "s", pulsar.ConsumerType.Shared, consumer_name="listener")
@@ -400,7 +400,7 @@ def test_partitioned_stats_are_the_sum(http: Http, client: pulsar.Client) -> Non
     assert http("GET", f"{TOPICS}/summed-partition-0/partitioned-stats").status == 404
 
 
-def test_a_terminated_topic_takes_no_more(http: Http, client: pulsar.Client) -> None:
+def test_a_terminated_topic_refuses_messages(http: Http, client: pulsar.Client) -> None:
     http("PUT", f"{TOPICS}/ended/partitions", 2)
     publish(client, "ended-partition-1", b"last")
     last = http("POST", f"{TOPICS}/ended/terminate").body
@@ -411,7 +411,7 @@ def test_a_terminated_topic_takes_no_more(http: Http, client: pulsar.Client) -> 
     assert http("GET", f"{TOPICS}/ended/partitioned-stats").body["terminated"] is True
 
 
-def test_an_unloaded_topic_is_back_on_its_next_use(
+def test_an_unloaded_topic_is_activated_by_its_next_use(
     http: Http, client: pulsar.Client, cluster: LocalCluster
 ) -> None:
     publish(client, "unloaded", b"kept")
@@ -428,7 +428,7 @@ def test_an_unloaded_topic_is_back_on_its_next_use(
 # -- subscriptions -----------------------------------------------------------------
 
 
-def test_the_life_of_a_subscription(http: Http, client: pulsar.Client) -> None:
+def test_subscriptions_are_created_listed_and_deleted(http: Http, client: pulsar.Client) -> None:
     topic = f"{TOPICS}/subscribed"
     ids = publish(client, "subscribed", b"0", b"1", b"2")
     assert http("PUT", f"{topic}/subscription/end").status == 204
@@ -453,7 +453,7 @@ def test_the_life_of_a_subscription(http: Http, client: pulsar.Client) -> None:
     assert http("PUT", f"{topic}/subscription/bad", {"ledgerId": "x", "entryId": 1}).status == 400
 
 
-def test_an_age_that_cannot_be_is_refused(http: Http) -> None:
+def test_an_invalid_age_is_refused(http: Http) -> None:
     topic = f"{TOPICS}/aged"
     http("PUT", topic)
     http("PUT", f"{topic}/subscription/s")
@@ -464,7 +464,7 @@ def test_an_age_that_cannot_be_is_refused(http: Http) -> None:
         assert http("POST", f"{topic}/{path}/expireMessages/{(2**63 - 1) // 1000}").status == 204
 
 
-def test_a_subscription_with_consumers_is_deleted_by_force_only(
+def test_a_subscription_with_consumers_is_deleted_only_by_force(
     http: Http, client: pulsar.Client
 ) -> None:
     topic = f"{TOPICS}/consumed"
@@ -482,7 +482,7 @@ def test_a_subscription_with_consumers_is_deleted_by_force_only(
     consumer.close()
 
 
-def test_a_deletion_that_is_repeated_as_its_link_broke_goes_on_with_the_other_partitions(
+def test_a_repeated_deletion_continues_with_the_remaining_partitions(
     http: Http, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask_each = admin_subscriptions.ask_each
@@ -526,7 +526,7 @@ def test_cursors_are_reset_by_id_and_time(http: Http, client: pulsar.Client) -> 
     assert http("POST", f"{path}/resetcursor").status == 400
 
 
-def test_a_subscription_can_be_moved_to_before_its_start(http: Http, client: pulsar.Client) -> None:
+def test_a_subscription_can_be_reset_before_its_start(http: Http, client: pulsar.Client) -> None:
     publish(client, "pre-start", b"0", b"1")
     path = f"{TOPICS}/pre-start/subscription/s"
     http("PUT", path)
@@ -535,7 +535,7 @@ def test_a_subscription_can_be_moved_to_before_its_start(http: Http, client: pul
     assert backlog(http, "pre-start", "s") == 2
 
 
-def test_a_reset_reaches_consumers_that_are_connected(http: Http, client: pulsar.Client) -> None:
+def test_a_reset_reaches_connected_consumers(http: Http, client: pulsar.Client) -> None:
     consumer = client.subscribe("rewound", "s", initial_position=pulsar.InitialPosition.Earliest)
     publish(client, "rewound", b"0", b"1")
     for _ in range(2):
@@ -576,7 +576,7 @@ def test_on_a_partitioned_topic_every_partition_is_reset_and_skipped(
     assert http("GET", f"{path}/position/1").status == 405
 
 
-def test_skipping(http: Http, client: pulsar.Client) -> None:
+def test_messages_are_skipped_by_number_or_completely(http: Http, client: pulsar.Client) -> None:
     path = f"{TOPICS}/skipped/subscription/s"
     client.subscribe("skipped", "s").close()
     publish(client, "skipped", *(b"%d" % number for number in range(5)))
@@ -597,7 +597,7 @@ def acknowledge_only(client: pulsar.Client, topic: str, number: int) -> None:
     consumer.close()
 
 
-def test_skipping_keeps_what_is_acknowledged_further_on(http: Http, client: pulsar.Client) -> None:
+def test_skipping_keeps_later_acknowledgements(http: Http, client: pulsar.Client) -> None:
     path = f"{TOPICS}/skipped-holes/subscription/s"
     client.subscribe("skipped-holes", "s").close()
     publish(client, "skipped-holes", *(b"%d" % number for number in range(5)))
@@ -607,7 +607,7 @@ def test_skipping_keeps_what_is_acknowledged_further_on(http: Http, client: puls
     assert backlog(http, "skipped-holes", "s") == 2
 
 
-def test_peeking_passes_over_what_is_acknowledged(http: Http, client: pulsar.Client) -> None:
+def test_peeking_skips_acknowledged_messages(http: Http, client: pulsar.Client) -> None:
     client.subscribe("peeked-holes", "s").close()
     publish(client, "peeked-holes", b"0", b"1", b"2")
     acknowledge_only(client, "peeked-holes", 1)
@@ -615,7 +615,7 @@ def test_peeking_passes_over_what_is_acknowledged(http: Http, client: pulsar.Cli
     assert http("GET", f"{path}/2").body == b"2"
 
 
-def test_peeking(http: Http, client: pulsar.Client) -> None:
+def test_a_message_is_peeked_with_its_properties(http: Http, client: pulsar.Client) -> None:
     client.subscribe("peeked", "s").close()
     producer = client.create_producer(
         "peeked", "peer", batching_enabled=False, compression_type=pulsar.CompressionType.ZSTD
@@ -642,7 +642,7 @@ def journals(cluster: LocalCluster, topic: str) -> list[str]:
     return [text for text in found if f"/{topic}/" in text]
 
 
-def test_a_topic_with_clients_is_deleted_by_force_only(
+def test_a_topic_with_clients_is_deleted_only_by_force(
     http: Http, client: pulsar.Client, cluster: LocalCluster
 ) -> None:
     producer = client.create_producer("clung-to")
@@ -686,7 +686,7 @@ def decide_deletion(cluster: LocalCluster, topic: str) -> None:
 
 
 @pytest.mark.parametrize("reborn", [False, True])
-def test_a_deletion_that_a_crash_interrupted_is_finished_by_repeating_it(
+def test_repeating_a_deletion_that_a_crash_interrupted_finishes_it(
     http: Http, client: pulsar.Client, cluster: LocalCluster, reborn: bool
 ) -> None:
     name = f"halved-{reborn}"
@@ -713,7 +713,7 @@ def test_the_actors_of_a_deleted_topic_stop(
     consumer.close()
 
 
-def test_leftovers_are_swept_without_touching_the_living_topic(
+def test_leftovers_of_a_deleted_topic_are_removed_without_touching_its_successor(
     http: Http, client: pulsar.Client, cluster: LocalCluster
 ) -> None:
     client.subscribe("phoenix", "s").close()
@@ -734,7 +734,7 @@ def test_leftovers_are_swept_without_touching_the_living_topic(
 # -- tokens, and actors out of reach -----------------------------------------------
 
 
-def test_where_there_are_tokens_every_request_needs_one(tmp_path: Path) -> None:
+def test_with_authentication_every_request_needs_a_token(tmp_path: Path) -> None:
     secret = b"0123456789abcdef" * 2
     good = jwt.encode({"sub": "ops"}, secret, "HS256")
     forged = jwt.encode({"sub": "ops"}, b"x" * 32, "HS256")
@@ -768,7 +768,7 @@ class NoActorSystem(ActorSystem):
         raise NotImplementedError
 
 
-def test_what_cannot_be_reached_now_is_to_be_tried_again() -> None:
+def test_an_unreachable_actor_gives_a_retriable_error() -> None:
     async def ask() -> tuple[int, str, dict[str, str]]:
         config = ClusterConfig(data_dir="", incarnation=1, rpc_key=b"")
         app = admin_app(NoActorSystem(config, MemoryStore()))

@@ -76,7 +76,7 @@ def test_web_pages_change_nothing(cluster: LocalCluster, headers: dict[str, str]
     [f"{LOOKUP}/by-page", f"{PARTITIONS}/by-page/partitions?checkAllowAutoCreation=true"],
     ids=["look-up", "partitions"],
 )
-def test_web_pages_create_no_topic_by_looking(
+def test_requests_of_web_pages_create_no_topic(
     cluster: LocalCluster, headers: dict[str, str], path: str
 ) -> None:
     kept = {name: value for name, value in headers.items() if name != "Content-Type"}
@@ -121,7 +121,7 @@ def test_pulsar_admins_type_of_partitioned_topics_is_json(cluster: LocalCluster)
     assert send(cluster.admin_url, "PUT", path, kind, b'{"partitions": 2}')[0] == 204
 
 
-def test_looking_creates_only_what_policy_allows(cluster: LocalCluster) -> None:
+def test_lookups_create_only_topics_that_policy_allows(cluster: LocalCluster) -> None:
     admin = Admin(cluster.admin_url)
     admin.create_namespace("public/closed")
     admin.request(
@@ -135,7 +135,7 @@ def test_looking_creates_only_what_policy_allows(cluster: LocalCluster) -> None:
     assert not admin.topics("public/closed")
 
 
-def test_names_of_listeners_are_names_of_the_cluster(listening: LocalCluster) -> None:
+def test_host_names_of_listeners_are_accepted(listening: LocalCluster) -> None:
     for host in ("bus.example.com:8080", "BUS2.example.com"):
         assert send(listening.admin_url, "GET", f"{V2}/clusters", {"Host": host})[0] == 200
     assert (
@@ -143,7 +143,7 @@ def test_names_of_listeners_are_names_of_the_cluster(listening: LocalCluster) ->
     )
 
 
-def test_a_token_stands_for_a_name_and_for_no_page(tmp_path: Path) -> None:
+def test_a_token_allows_any_host_name_but_no_web_page(tmp_path: Path) -> None:
     token = jwt.encode({"sub": "tool"}, SECRET, algorithm="HS256")
     bearer = {"Authorization": f"Bearer {token}"}
     with LocalCluster(tmp_path, auth=AuthSettings(secret=SECRET)) as cluster:

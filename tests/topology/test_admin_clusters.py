@@ -63,7 +63,7 @@ def known(cluster: LocalCluster, name: str) -> dict[str, Any]:
     return dict(ask(cluster, "home", tenant="somebody"))
 
 
-def test_the_life_of_a_cluster(http: Http, cluster: LocalCluster) -> None:
+def test_clusters_are_created_updated_and_deleted(http: Http, cluster: LocalCluster) -> None:
     path = f"{V2}/clusters/b"
     body = {"serviceUrl": ADMIN, "brokerServiceUrl": SERVICE}
     given = {
@@ -123,7 +123,7 @@ def test_this_cluster_can_neither_be_changed_nor_deleted(http: Http) -> None:
         ({"progress": "guessed"}, 422, "guessed"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused_and_no_secret_quoted(
+def test_unsupported_settings_are_refused_and_no_secret_quoted(
     http: Http, change: dict[str, Any], status: int, named: str
 ) -> None:
     body = {"serviceUrl": ADMIN, "brokerServiceUrl": SERVICE, **change}
@@ -134,7 +134,7 @@ def test_what_cannot_be_honoured_is_refused_and_no_secret_quoted(
     assert http("GET", f"{V2}/clusters").body == ["a"]
 
 
-def test_a_cluster_stays_as_long_as_it_is_named(acme: Admin) -> None:
+def test_a_referenced_cluster_cannot_be_deleted(acme: Admin) -> None:
     acme.set_policy("acme/orders", "replication", ["a", "b"])
     with pytest.raises(PreconditionFailed, match="tenant acme may use it"):
         acme.delete_cluster("b")
@@ -171,7 +171,7 @@ def test_replication_is_a_policy_of_namespaces_and_topics(acme: Admin, http: Htt
         acme.set_policy("small/n", "replication", ["a", "b"])
 
 
-def test_a_namespace_that_would_replicate_where_it_may_not_is_not_created(
+def test_a_namespace_that_would_replicate_to_a_forbidden_cluster_is_not_created(
     acme: Admin, http: Http
 ) -> None:
     path = f"{V2}/namespaces/acme/new"
@@ -183,7 +183,7 @@ def test_a_namespace_that_would_replicate_where_it_may_not_is_not_created(
     assert http("PUT", f"{V2}/namespaces/nobody/new", body).status == 404
 
 
-def test_the_home_of_a_tenant(acme: Admin, http: Http) -> None:
+def test_the_home_of_a_tenant_is_set_and_read(acme: Admin, http: Http) -> None:
     assert acme.tenant_home("acme") == "a"
     acme.set_tenant_home("acme", "b")
     assert acme.tenant_home("acme") == "b"
@@ -248,7 +248,7 @@ class Watcher:
         """The test is over."""
 
 
-def test_watchers_hear_of_clusters_and_tenants(acme: Admin, cluster: LocalCluster) -> None:
+def test_watchers_are_notified_of_clusters_and_tenants(acme: Admin, cluster: LocalCluster) -> None:
     watcher, other = Watcher(), Watcher()
 
     async def watch(topic: str, watcher: Watcher) -> None:

@@ -96,7 +96,7 @@ def test_refusals_have_pulsars_codes(cluster: LocalCluster, schemas: Schemas) ->
     assert gone.status == 404
 
 
-def test_a_question_starts_no_registry(cluster: LocalCluster, schemas: Schemas) -> None:
+def test_requests_about_schemas_start_no_registry(cluster: LocalCluster, schemas: Schemas) -> None:
     for path in ("schema", "schema/0", "metadata"):
         assert schemas("GET", path).status == 404
     assert schemas("POST", "version", ONE).status == 404
@@ -106,7 +106,7 @@ def test_a_question_starts_no_registry(cluster: LocalCluster, schemas: Schemas) 
     assert schemas.local not in {key.topic for key in running}
 
 
-def test_a_deletion_hides_what_was_and_numbers_go_on(schemas: Schemas) -> None:
+def test_a_deletion_hides_earlier_versions_and_numbers_continue(schemas: Schemas) -> None:
     schemas.upload(ONE)
     schemas.upload(TWO)
     assert schemas("DELETE", "schema").body == {"version": 2}
@@ -140,7 +140,7 @@ def test_an_upload_creates_the_topic_unless_topics_arent_created_by_use(
     assert (refused.status, "no topic" in refused.body["reason"]) == (404, True)
 
 
-def test_a_strategy_that_isnt_set_on_a_namespace_is_undefined(schemas: Schemas) -> None:
+def test_an_unset_strategy_of_a_namespace_is_undefined(schemas: Schemas) -> None:
     path = f"{V2}/namespaces/public/strategies/schemaCompatibilityStrategy"
     schemas.http("PUT", f"{V2}/namespaces/public/strategies")
     assert schemas.http("GET", path).body == "UNDEFINED"
@@ -149,7 +149,7 @@ def test_a_strategy_that_isnt_set_on_a_namespace_is_undefined(schemas: Schemas) 
     assert schemas.http("GET", path).body == "FORWARD"
 
 
-def test_an_upload_is_taken_where_producers_may_not_register(
+def test_an_upload_is_accepted_where_producers_may_not_register(
     cluster: LocalCluster, schemas: Schemas
 ) -> None:
     path = f"{V2}/persistent/public/default/{schemas.local}"
@@ -210,7 +210,7 @@ def test_key_and_value_are_written_as_objects(schemas: Schemas) -> None:
     assert schemas("POST", "version", again).body == {"version": 0}
 
 
-def test_undefined_lets_the_wider_level_say_the_strategy(schemas: Schemas) -> None:
+def test_an_undefined_strategy_falls_back_to_the_wider_level(schemas: Schemas) -> None:
     path = f"{V2}/persistent/public/default/{schemas.local}/schemaCompatibilityStrategy"
     assert schemas.http("PUT", path, "FORWARD").status == 204
     assert schemas("POST", "compatibility", ONE).body["schemaCompatibilityStrategy"] == "FORWARD"
@@ -218,7 +218,7 @@ def test_undefined_lets_the_wider_level_say_the_strategy(schemas: Schemas) -> No
     assert schemas("POST", "compatibility", ONE).body["schemaCompatibilityStrategy"] == "FULL"
 
 
-def test_past_versions_are_read_while_the_registry_doesnt_run(
+def test_past_versions_are_read_without_a_running_registry(
     cluster: LocalCluster, schemas: Schemas
 ) -> None:
     schemas.upload(ONE)

@@ -54,7 +54,7 @@ def made(http: Http, name: str) -> str:
 # -- harmless defaults -------------------------------------------------------------
 
 
-def test_a_cluster_is_created_and_updated_as_the_tools_do_it(http: Http) -> None:
+def test_a_cluster_is_created_and_updated_like_pulsar_admin_does(http: Http) -> None:
     path = f"{V2}/clusters/by-tool"
     assert http("PUT", path, CLUSTER_DOCUMENT).status == 204
     assert (
@@ -68,7 +68,7 @@ def test_a_cluster_is_created_and_updated_as_the_tools_do_it(http: Http) -> None
     assert http("DELETE", path).status == 204
 
 
-def test_a_namespace_is_created_as_the_tools_do_it(http: Http) -> None:
+def test_a_namespace_is_created_like_pulsar_admin_does(http: Http) -> None:
     path = f"{NAMESPACES}/by-tool"
     assert http("PUT", path, NAMESPACE_DOCUMENT).status == 204
     assert http("GET", f"{path}/replication").body == ["standalone"]
@@ -110,7 +110,7 @@ def test_a_namespace_is_created_as_the_tools_do_it(http: Http) -> None:
         ("maxProducersPerTopic", "12", 12),
     ],
 )
-def test_values_without_effect_and_numbers_as_texts_are_taken(
+def test_values_without_effect_and_numbers_as_strings_are_accepted(
     http: Http, name: str, given: Any, kept: Any
 ) -> None:
     path = f"{NAMESPACES}/lenient"
@@ -181,7 +181,7 @@ def test_policies_that_are_not_applied_are_never_stored(
 # -- brokers -----------------------------------------------------------------------
 
 
-def test_brokers_answer_what_the_tools_ask(http: Http, cluster: LocalCluster) -> None:
+def test_routes_of_brokers_answer_pulsar_admin(http: Http, cluster: LocalCluster) -> None:
     host, brokers = urlsplit(cluster.admin_url).netloc, f"{V2}/brokers"
     assert http("GET", f"{brokers}/ready").body == b"ok"
     assert http("GET", f"{brokers}/version").body.startswith(b"velaray-")
@@ -233,7 +233,7 @@ CHECKERS = f"{V2}/brokers/configuration/schemaRegistryCompatibilityCheckers/org.
         ("GET", f"/lookup/v2/topic/persistent/public/default/{'t' * 3}?listenerName=x", "listener"),
     ],
 )
-def test_what_velaray_lacks_is_refused_by_name(
+def test_unsupported_features_are_refused_by_name(
     http: Http, method: str, path: str, feature: str
 ) -> None:
     refused = http(method, path, {} if method != "GET" else None)
@@ -255,7 +255,7 @@ def test_a_shadow_topic_is_refused_by_name(http: Http) -> None:
     assert http("GET", f"{TOPICS}/shadow/stats").status == 404
 
 
-def test_a_global_policy_is_not_taken_for_a_local_one(http: Http) -> None:
+def test_a_global_policy_is_not_applied_as_a_local_one(http: Http) -> None:
     path = made(http, "not-global")
     refused = http("POST", f"{path}/messageTTL?isGlobal=true&messageTTL=5")
     assert refused.status == 501
@@ -266,7 +266,7 @@ def test_a_global_policy_is_not_taken_for_a_local_one(http: Http) -> None:
     assert http("GET", f"{path}/messageTTL").body == 5
 
 
-def test_a_client_gets_the_right_code_for_what_is_refused(cluster: LocalCluster) -> None:
+def test_refusals_have_the_right_code_for_clients(cluster: LocalCluster) -> None:
     quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     client = pulsar.Client(cluster.service_url, logger=quiet)
     named = pulsar.Client(cluster.service_url, listener_name="nowhere", logger=quiet)
@@ -364,7 +364,9 @@ def test_properties_of_subscriptions_and_namespaces_are_changed(http: Http) -> N
     assert http("GET", f"{space}/properties").body == {}
 
 
-def test_a_namespace_is_treated_as_a_whole(http: Http, client: pulsar.Client) -> None:
+def test_operations_on_a_namespace_apply_to_all_its_topics(
+    http: Http, client: pulsar.Client
+) -> None:
     space = f"{NAMESPACES}/whole"
     assert http("PUT", space).status == 204
     assert http("GET", f"{space}/bundles").body == {

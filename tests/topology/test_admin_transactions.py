@@ -87,7 +87,7 @@ def test_clients_cannot_publish_to_or_read_topics_of_the_system(
     assert not [key for key in cluster.keys(ActorKind.PARTITION) if key.tenant == "pulsar"]
 
 
-def test_nothing_of_the_system_joins_a_transaction(cluster: LocalCluster) -> None:
+def test_system_topics_cannot_join_a_transaction(cluster: LocalCluster) -> None:
     async def main() -> None:
         client = Client(cluster.service_url)
         transaction = await client.new_transaction()
@@ -140,7 +140,7 @@ def test_a_transaction_is_used_only_by_its_owner(tmp_path: Path) -> None:
 # -- how many ----------------------------------------------------------------------
 
 
-def test_a_coordinator_begins_no_more_than_it_may(tmp_path: Path) -> None:
+def test_the_number_of_open_transactions_of_a_coordinator_is_limited(tmp_path: Path) -> None:
     async def scenario(url: str) -> None:
         client = Client(url, operation_timeout_seconds=1)
         first = await client.new_transaction()
@@ -278,7 +278,7 @@ def test_a_position_is_pending_acknowledged_or_neither(http: Http, story: Story)
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_the_verdict_can_be_read_for_ever(
+def test_the_outcome_of_a_transaction_can_be_read_for_ever(
     cluster: LocalCluster, http: Http, story: Story, commit: bool
 ) -> None:
     def metadata() -> tuple[str, object, object]:
@@ -301,7 +301,7 @@ def test_the_verdict_can_be_read_for_ever(
     assert metadata() == ended
 
 
-def test_an_administrator_aborts_whatever_is_open(
+def test_an_administrator_aborts_any_open_transaction(
     cluster: LocalCluster, http: Http, story: Story
 ) -> None:
     before = http("GET", f"{V3}/coordinatorStats?coordinatorId=0").body
@@ -384,7 +384,7 @@ def test_a_deleted_participant_is_reported(http: Http, story: Story) -> None:
     assert found["ackedPartitions"][story.source]["s"]["entries"] == 2
 
 
-def test_transactions_are_listed_the_oldest_first(
+def test_transactions_are_listed_oldest_first(
     cluster: LocalCluster, http: Http, client: pulsar.Client
 ) -> None:
     with velaray.Client(cluster.service_url) as ours:
@@ -416,7 +416,7 @@ def in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Coordinators, "begin", begin)
 
 
-def test_coordinators_are_counted_told_of_and_added(tmp_path: Path, in_turns: None) -> None:
+def test_coordinators_are_counted_described_and_added(tmp_path: Path, in_turns: None) -> None:
     with LocalCluster(tmp_path) as cluster:
         http = Http(cluster.admin_url)
         unused = http("GET", f"{V3}/coordinatorStats").body["0"]
@@ -539,7 +539,7 @@ def test_coordinators_partitions_and_subscriptions_are_measured(
         left.transaction.abort()
 
 
-def test_what_ends_after_its_consumers_left_is_measured(
+def test_transactions_that_end_after_their_consumers_left_are_measured(
     cluster: LocalCluster, story: Story
 ) -> None:
     labels = {"cluster": "standalone", "namespace": "public/default"}
@@ -589,7 +589,7 @@ def test_what_ends_after_its_consumers_left_is_measured(
         ("GET", "?most=all", 400),
     ],
 )
-def test_what_is_refused(http: Http, method: str, path: str, status: int) -> None:
+def test_invalid_requests_are_refused(http: Http, method: str, path: str, status: int) -> None:
     http("PUT", f"{V2}/persistent/public/default/errors/partitions", 2)
     refused = http(method, f"{V3}/{path}" if path[0] != "?" else f"{V3}{path}")
     assert (refused.status, list(refused.body)) == (status, ["reason"])

@@ -15,7 +15,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_start_tightens_an_existing_data_directory(tmp_path: Path) -> None:
+def test_a_start_tightens_permissions_of_an_existing_data_directory(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     (data_dir / "journals").mkdir(parents=True)
     data_dir.chmod(0o755)
@@ -26,7 +26,7 @@ def test_a_start_tightens_an_existing_data_directory(tmp_path: Path) -> None:
         assert mode(data_dir / "owner.lock") == 0o600
 
 
-def test_a_start_creates_a_data_directory_for_its_owner_alone(tmp_path: Path) -> None:
+def test_a_start_creates_a_data_directory_readable_only_by_its_owner(tmp_path: Path) -> None:
     umask = os.umask(0o022)
     try:
         with _lock(tmp_path / "a" / "data"):
@@ -44,7 +44,7 @@ def test_a_data_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
         _lock(tmp_path / "data")
 
 
-def test_a_data_directory_that_cannot_be_tightened_is_refused(
+def test_a_data_directory_whose_permissions_cannot_be_changed_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(path: Path, mode: int) -> None:

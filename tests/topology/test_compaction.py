@@ -145,7 +145,7 @@ def run(scenario: Callable[[Setting], Awaitable[None]]) -> None:
 
 
 @pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.LZ4])
-def test_readers_get_the_newest_of_every_key_where_the_receipts_said(codec) -> None:
+def test_readers_get_the_newest_message_of_every_key_at_its_published_position(codec) -> None:
     async def scenario(setting: Setting) -> None:
         await setting.publish("abc[abcd][aab]-[bB-c]dD[eef]", compression=codec)
         assert await setting.compact() == "SUCCESS"
@@ -158,7 +158,7 @@ def test_readers_get_the_newest_of_every_key_where_the_receipts_said(codec) -> N
     run(scenario)
 
 
-def test_a_batch_keeps_its_indexes_and_says_what_was_compacted_out() -> None:
+def test_a_batch_keeps_its_indexes_and_marks_compacted_messages() -> None:
     async def scenario(setting: Setting) -> None:
         ids = await setting.publish("[abcab]c")
         await setting.compact()
@@ -173,7 +173,7 @@ def test_a_batch_keeps_its_indexes_and_says_what_was_compacted_out() -> None:
     run(scenario)
 
 
-def test_behind_the_horizon_readers_get_the_log() -> None:
+def test_readers_get_the_log_behind_the_horizon() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.publish("aabb")
         await setting.compact()
@@ -185,7 +185,7 @@ def test_behind_the_horizon_readers_get_the_log() -> None:
     run(scenario)
 
 
-def test_compacting_again_goes_on_from_the_former_view() -> None:
+def test_another_compaction_continues_from_the_former_view() -> None:
     async def scenario(setting: Setting) -> None:
         for round_keys in ("[abc]d", "a[bB]c", "-", "[xyz]A", "xy"):
             await setting.publish(round_keys)
@@ -196,7 +196,7 @@ def test_compacting_again_goes_on_from_the_former_view() -> None:
     run(scenario)
 
 
-def test_messages_without_key_stay_if_they_are_retained() -> None:
+def test_messages_without_a_key_are_kept_if_they_are_retained() -> None:
     async def scenario(setting: Setting) -> None:
         setting.actor_system.config = replace(
             setting.actor_system.config, compaction_retain_null_key=True
@@ -208,7 +208,7 @@ def test_messages_without_key_stay_if_they_are_retained() -> None:
     run(scenario)
 
 
-def test_a_start_where_nothing_is_kept_goes_to_the_next_that_is() -> None:
+def test_a_start_at_a_compacted_message_moves_to_the_next_kept_one() -> None:
     async def scenario(setting: Setting) -> None:
         ids = await setting.publish("abcabc" + "x" * 200 + "d")
         await setting.compact()
@@ -223,7 +223,7 @@ def test_a_start_where_nothing_is_kept_goes_to_the_next_that_is() -> None:
     run(scenario)
 
 
-def test_seeks_by_id_and_by_time_find_what_is_kept() -> None:
+def test_seeks_by_id_and_by_time_find_kept_messages() -> None:
     async def scenario(setting: Setting) -> None:
         ids = await setting.publish("ab" + "x" * 100 + "cd")
         await setting.compact()
@@ -239,7 +239,7 @@ def test_seeks_by_id_and_by_time_find_what_is_kept() -> None:
     run(scenario)
 
 
-def test_whether_there_is_more_is_right_where_all_of_the_end_is_gone() -> None:
+def test_has_message_available_is_right_if_the_end_was_compacted_away() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.publish("ab[cC-]")
         await setting.publish("-----")
@@ -255,7 +255,7 @@ def test_whether_there_is_more_is_right_where_all_of_the_end_is_gone() -> None:
     run(scenario)
 
 
-def test_a_table_view_reads_what_is_compacted() -> None:
+def test_a_table_view_reads_the_compacted_view() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.publish("abc[abD]dC")
         await setting.compact()
@@ -310,7 +310,7 @@ async def drained(setting: Setting) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_what_is_gone_is_no_backlog_of_a_durable_subscription() -> None:
+def test_compacted_messages_are_no_backlog_of_a_durable_subscription() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.publish("abc[abcd]" + "x" * 200 + "[aab]-[bB-c]" + "y" * 70)
         await setting.compact()
@@ -327,7 +327,7 @@ def test_what_is_gone_is_no_backlog_of_a_durable_subscription() -> None:
 
 
 @pytest.mark.parametrize("queue", [1, 2, 1000])
-def test_permits_last_over_any_number_of_compactions(queue: int) -> None:
+def test_permits_stay_correct_over_many_compactions(queue: int) -> None:
     async def scenario(setting: Setting) -> None:
         options = {"is_read_compacted": True, "initial_position": InitialPosition.Earliest}
         consumer = await setting.client.subscribe("t", "s", receiver_queue_size=queue, **options)
@@ -343,7 +343,7 @@ def test_permits_last_over_any_number_of_compactions(queue: int) -> None:
     run(scenario)
 
 
-def test_a_reader_goes_over_to_a_new_view_where_it_is() -> None:
+def test_a_reader_switches_to_a_new_view_at_its_position() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.publish("abcdefgh")
         await setting.compact()
@@ -382,7 +382,7 @@ def test_a_connected_reader_gets_tombstones_during_compaction() -> None:
     run(scenario)
 
 
-def test_a_consumer_goes_on_after_the_partition_and_the_dispatcher_were_killed() -> None:
+def test_a_consumer_continues_after_the_partition_and_the_dispatcher_are_killed() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.publish("[abcabc]" + "x" * 80 + "def")
         await setting.compact()
@@ -430,7 +430,7 @@ def test_a_subscription_without_consumers_may_change_to_compacted_reads() -> Non
     run(scenario)
 
 
-def test_what_is_kept_can_be_read_after_the_log_below_the_horizon_is_gone() -> None:
+def test_kept_messages_can_be_read_after_the_log_below_the_horizon_is_trimmed() -> None:
     async def scenario(setting: Setting) -> None:
         ids = await setting.publish("abc[abd]")
         await setting.restart()
@@ -455,7 +455,7 @@ def test_what_is_kept_can_be_read_after_the_log_below_the_horizon_is_gone() -> N
 # -- the work ---------------------------------------------------------------------------
 
 
-def test_publishing_and_reading_go_on_while_the_log_is_compacted() -> None:
+def test_publishing_and_reading_continue_during_compaction() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.publish("[" + "abcdefgh" * 100 + "]")
         for _ in range(20):
@@ -559,7 +559,7 @@ class Crash:
 
 
 @pytest.mark.parametrize("power", [False, True], ids=["process", "power"])
-def test_a_crash_at_any_step_leaves_the_old_view_or_the_new_one(power: bool) -> None:
+def test_a_crash_at_any_step_leaves_the_old_or_the_new_view(power: bool) -> None:
     outcomes = set()
 
     async def scenario(setting: Setting) -> None:
@@ -599,7 +599,7 @@ def test_a_crash_at_any_step_leaves_the_old_view_or_the_new_one(power: bool) -> 
     assert outcomes == {True, False}
 
 
-def test_an_activation_that_was_superseded_leaves_no_generation_behind() -> None:
+def test_a_superseded_activation_leaves_no_generation() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.publish("aab")
         reached, go_on = asyncio.Event(), asyncio.Event()
@@ -632,7 +632,7 @@ def test_an_activation_that_was_superseded_leaves_no_generation_behind() -> None
     run(scenario)
 
 
-def test_a_view_that_cannot_be_read_is_refused_by_name() -> None:
+def test_an_unreadable_view_is_refused_by_name() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.publish("aab")
         await setting.compact()

@@ -41,7 +41,7 @@ async def joined(client: RawClient, number: int) -> pb.CommandTcClientConnectRes
     return answer
 
 
-def test_the_assign_topics_metadata_counts_coordinators_and_its_look_up_finds_each(
+def test_metadata_and_lookup_of_the_assign_topic_find_each_coordinator(
     tmp_path: Path,
 ) -> None:
     with LocalCluster(tmp_path) as cluster:
@@ -62,7 +62,7 @@ def test_the_assign_topics_metadata_counts_coordinators_and_its_look_up_finds_ea
         cluster.run(work())
 
 
-def test_a_client_that_takes_a_coordinator_for_another_is_sent_to_look_up_again() -> None:
+def test_a_client_at_the_wrong_coordinator_must_look_up_again() -> None:
     async def scenario(setting: Setting) -> None:
         refused = await joined(setting.coordinator, 4)
         assert refused.error == pb.TransactionCoordinatorNotFound

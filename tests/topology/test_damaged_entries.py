@@ -99,7 +99,7 @@ def damaged(
     assert cluster.actor_system.failures == []
 
 
-def test_only_its_readers_notice(
+def test_only_readers_of_a_damaged_entry_get_an_error(
     damaged: Damaged, client: velaray.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR, "velaray.broker.partition.entry_log")
@@ -124,7 +124,7 @@ def test_only_its_readers_notice(
     assert damaged.holdups("durable") == []
 
 
-def test_a_reader_gets_what_is_whole_on_both_sides(
+def test_a_reader_gets_the_undamaged_entries_on_both_sides(
     damaged: Damaged, client: velaray.Client
 ) -> None:
     start = velaray.MessageId.earliest
@@ -162,7 +162,7 @@ def test_the_reading_client_is_told_the_file_and_the_byte(damaged: Damaged) -> N
     damaged.cluster.run(scenario())
 
 
-def test_looking_at_the_damage_is_an_error_of_that_look(damaged: Damaged) -> None:
+def test_peeking_at_a_damaged_entry_is_an_error(damaged: Damaged) -> None:
     damaged.call("skip_to", name="durable", offset=BAD)
     assert damaged.call("stats")["oldest_backlog_ms"] >= 0
     with pytest.raises(RemoteError, match="corrupt at byte") as refused:

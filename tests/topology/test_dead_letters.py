@@ -89,7 +89,9 @@ def subscribe(client: velaray.Client, topic: str, **options: Any) -> velaray.Con
     )
 
 
-def test_a_letter_carries_what_pulsars_clients_say(client: velaray.Client, topic: str) -> None:
+def test_a_dead_letter_has_the_properties_of_pulsars_clients(
+    client: velaray.Client, topic: str
+) -> None:
     producer = client.create_producer(topic)
     origin = producer.send(
         b"poison", {"mine": "yes"}, partition_key="k", ordering_key="o", event_timestamp=77
@@ -112,7 +114,9 @@ def test_a_letter_carries_what_pulsars_clients_say(client: velaray.Client, topic
         subscribe(client, topic).receive(300)  # it is in one place
 
 
-def test_of_a_batch_only_what_is_not_acknowledged_goes(client: velaray.Client, topic: str) -> None:
+def test_only_unacknowledged_messages_of_a_batch_become_dead_letters(
+    client: velaray.Client, topic: str
+) -> None:
     producer = client.create_producer(
         topic, batching_enabled=True, batching_max_publish_delay_ms=200
     )
@@ -125,7 +129,7 @@ def test_of_a_batch_only_what_is_not_acknowledged_goes(client: velaray.Client, t
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_message_that_kills_its_consumers_gets_there_whatever_crashes(
+def test_a_poison_message_becomes_a_dead_letter_after_any_crash(
     cluster: LocalCluster, client: velaray.Client, topic: str, seed: int
 ) -> None:
     producer = client.create_producer(topic)
@@ -193,7 +197,7 @@ def cut(cluster: LocalCluster, topic: str) -> None:
     cluster.run(abort())
 
 
-def test_a_letter_bears_the_version_that_its_schema_has_there(
+def test_a_dead_letter_has_the_schema_version_of_its_topic(
     cluster: LocalCluster, client: velaray.Client, topic: str
 ) -> None:
     """Its number of the topic it comes from would mean another schema, or none."""

@@ -52,7 +52,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def test_the_time_is_read_from_the_entry_that_has_one() -> None:
+def test_the_delivery_time_is_read_from_the_entry() -> None:
     assert delivery_time(entry(1, 1234)) == 1234
     assert delivery_time(entry(1, 0)) == 0
     tag_by_chance = MessageMetadata(producer_name="\x18\x01", sequence_id=152 << 7, publish_time=1)
@@ -64,7 +64,7 @@ def test_the_time_is_read_from_the_entry_that_has_one() -> None:
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_later_delayed_messages_block_no_others(
+def test_later_delayed_messages_do_not_block_others(
     client: velaray.Client, topic: str, others: int
 ) -> None:
     consumers = [client.subscribe(topic, "s", SHARED) for _ in range(1 + others)]
@@ -88,7 +88,7 @@ def test_later_delayed_messages_block_no_others(
     assert max(got.values()) < due + 2000
 
 
-def test_delays_outlive_the_partition_and_the_subscription(
+def test_delays_survive_restarts_of_the_partition_and_the_subscription(
     cluster: LocalCluster, client: velaray.Client, topic: str
 ) -> None:
     consumer = client.subscribe(topic, "s", SHARED)

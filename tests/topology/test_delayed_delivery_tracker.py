@@ -13,7 +13,7 @@ from velaray.broker.partition.delayed_delivery import DelayedDeliveryTracker
 HOUR_MS = 3_600_000
 
 
-def test_a_clock_that_is_set_forward_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_become_due_when_the_clock_is_set_forward(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delayed_delivery, "LONGEST_SLEEP_MS", 10)
 
     async def released() -> list[DelayedEntry]:

@@ -43,13 +43,13 @@ def test_every_actor_with_a_journal_has_a_component() -> None:
 
 
 @pytest.mark.parametrize("key", KEYS.values(), ids=map(str, KEYS))
-def test_an_event_comes_back_as_it_was(key: ActorKey) -> None:
+def test_an_event_survives_encoding(key: ActorKey) -> None:
     event = event_of(key, LEDGER)
     assert decode_event(encode_event(event)) == event
     assert addressee(event) == key
 
 
-def test_an_event_says_what_pulsar_says() -> None:
+def test_an_event_has_the_fields_of_pulsars_proposal() -> None:
     event = event_of(KEYS[Component.SUBSCRIPTION], LEDGER)
     assert vars(event) == {
         "topicName": "persistent://shop/eu/orders-partition-2",
@@ -64,7 +64,7 @@ def test_an_event_says_what_pulsar_says() -> None:
     assert event_of(KEYS[Component.SCHEMAS], LEDGER).schemaId == "shop/eu/orders"
 
 
-def test_the_schema_is_avros_with_the_names_of_the_proposal() -> None:
+def test_the_avro_schema_uses_the_names_of_the_proposal() -> None:
     schema = json.loads(SCHEMA.info.data)
     assert schema["name"] == "PendingDeleteLedgerInfo"
     names = {field["name"] for field in schema["fields"]}
@@ -75,7 +75,7 @@ def test_the_schema_is_avros_with_the_names_of_the_proposal() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"no event", b"\xff" * 60, bytes(3)])
-def test_what_is_no_event_is_refused(data: bytes) -> None:
+def test_invalid_events_are_refused(data: bytes) -> None:
     with pytest.raises(MalformedEvent):
         decode_event(data)
 

@@ -58,7 +58,9 @@ NAMES = [str(name) for topic in TOPICS for name in (topic, topic.of_partition(0)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_users_neither_publish_nor_subscribe(cluster: LocalCluster, name: str) -> None:
+def test_users_cannot_publish_or_subscribe_to_the_deletion_topics(
+    cluster: LocalCluster, name: str
+) -> None:
     refused = pytest.raises(velaray.NotAllowedError, match="belongs to the system")
     with velaray.Client(cluster.service_url) as client:
         with refused:
@@ -84,7 +86,7 @@ def test_a_refused_request_activates_no_actor(tmp_path: Path) -> None:
         assert cluster.keys(ActorKind.PARTITION) == []
 
 
-def test_pulsars_client_is_refused_as_well(cluster: LocalCluster) -> None:
+def test_the_official_client_is_refused(cluster: LocalCluster) -> None:
     quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     client = pulsar.Client(cluster.service_url, logger=quiet)
     with pytest.raises(pulsar.PulsarException):
@@ -121,7 +123,7 @@ async def _ask_directly(port: int, proof: Authentication | None) -> list[Excepti
     return refusals
 
 
-def test_the_way_round_the_front_door_is_closed(cluster: LocalCluster) -> None:
+def test_direct_connections_to_a_partition_are_refused(cluster: LocalCluster) -> None:
     address = cluster.run(cluster.actor_system.address(partition_of(cluster, 0)))
     refusals = asyncio.run(_ask_directly(address.service_port, None))
     assert [type(refusal) for refusal in refusals] == [velaray.NotAllowedError] * 2
@@ -164,7 +166,9 @@ def test_the_key_is_not_in_the_proof() -> None:
     assert key.decode() not in proof and key.hex() not in proof
 
 
-def test_what_the_rest_interface_changes_it_refuses(cluster: LocalCluster, http: Http) -> None:
+def test_the_rest_api_refuses_changes_of_the_deletion_topics(
+    cluster: LocalCluster, http: Http
+) -> None:
     one = f"/subscription/{WORKER}"
     numbers = ("/partitions", "/messageTTL", "/policies/messageTTL")
     for topic in TOPICS:
@@ -204,7 +208,7 @@ def test_what_the_rest_interface_changes_it_refuses(cluster: LocalCluster, http:
     assert http("DELETE", schema).status in (405, 412)
 
 
-def test_what_is_to_be_deleted_may_be_looked_at(cluster: LocalCluster, http: Http) -> None:
+def test_statistics_of_the_deletion_topics_may_be_read(cluster: LocalCluster, http: Http) -> None:
     key = a_topic("seen")
     ledger_id = listed(make_journal(cluster, key))[0]
     tell(cluster, key, [ledger_id])
@@ -216,7 +220,7 @@ def test_what_is_to_be_deleted_may_be_looked_at(cluster: LocalCluster, http: Htt
     assert http("GET", f"{V2}/namespaces/pulsar/system/messageTTL").body == 0
 
 
-def test_a_policy_of_the_cluster_takes_nothing_from_the_system(
+def test_a_policy_of_the_cluster_does_not_apply_to_system_topics(
     cluster: LocalCluster, http: Http
 ) -> None:
     assert http("PUT", f"{V2}/policies/messageTTL", 1).status == 204
@@ -227,7 +231,7 @@ def test_a_policy_of_the_cluster_takes_nothing_from_the_system(
         http("DELETE", f"{V2}/policies/messageTTL")
 
 
-def test_a_users_dead_letters_do_not_go_there(cluster: LocalCluster) -> None:
+def test_dead_letters_of_users_cannot_go_to_the_deletion_topics(cluster: LocalCluster) -> None:
     topic, admin = "persistent://public/default/letters", Admin(cluster.admin_url)
     with velaray.Client(cluster.service_url) as client:
         with client.create_producer(topic) as producer:
@@ -254,7 +258,7 @@ def test_a_users_dead_letters_do_not_go_there(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.parametrize("tunnel", [False, True])
-def test_deleters_need_no_token(tmp_path: Path, tunnel: bool) -> None:
+def test_garbage_collectors_need_no_token(tmp_path: Path, tunnel: bool) -> None:
     auth = AuthSettings(secret=SECRET)
     token = jwt.encode({"sub": "velaray-system"}, SECRET, algorithm="HS256")
     with LocalCluster(

@@ -68,7 +68,7 @@ def problems(demo: ModuleType, run: Any) -> list[str]:
     return run.problems
 
 
-def test_it_sees_what_is_lost_and_what_comes_again(demo: ModuleType, run: Any) -> None:
+def test_the_demo_reports_lost_and_redelivered_messages(demo: ModuleType, run: Any) -> None:
     assert problems(demo, run) == []
     assert run.load.counted.confirmations == run.load.ordered.confirmations == COUNT
     assert sum(run.stored.values()) == COUNT
@@ -95,7 +95,7 @@ def test_it_sees_what_is_lost_and_what_comes_again(demo: ModuleType, run: Any) -
     assert problems(demo, run) == []
 
 
-def test_a_message_that_was_on_its_way_is_no_duplicate(load: ModuleType) -> None:
+def test_a_message_in_flight_is_no_duplicate(load: ModuleType) -> None:
     tally = load.Tally()
     message = load.Published(1, "N1", 0)
     before = time.monotonic()
@@ -108,7 +108,7 @@ def test_a_message_that_was_on_its_way_is_no_duplicate(load: ModuleType) -> None
     assert (tally.deliveries, tally.seen) == (3, {1})
 
 
-def test_order_counts_for_first_deliveries_and_delays_where_they_are_kept(load: ModuleType) -> None:
+def test_order_is_checked_for_first_deliveries_and_delays_where_kept(load: ModuleType) -> None:
     ordered, shared = load.Tally(in_order=True), load.Tally()
     late = int(time.time() * 1000) + 60_000
     for number, key in ((1, "a"), (3, "a"), (2, "b"), (1, "a")):

@@ -33,7 +33,7 @@ def publish(client: pulsar.Client, topic: str, count: int) -> None:
     producer.close()
 
 
-def test_acked_ranges_holdings_and_half_acknowledged_batches(
+def test_acked_ranges_held_entries_and_partly_acked_batches_are_described(
     cluster: LocalCluster, client: pulsar.Client
 ) -> None:
     consumer = client.subscribe(
@@ -100,7 +100,9 @@ def test_acked_ranges_holdings_and_half_acknowledged_batches(
     consumer.close()
 
 
-def test_without_a_consumer_that_is_why(cluster: LocalCluster, client: pulsar.Client) -> None:
+def test_a_missing_consumer_is_given_as_the_reason(
+    cluster: LocalCluster, client: pulsar.Client
+) -> None:
     Admin(cluster.admin_url).create_topic("alone")
     Admin(cluster.admin_url).create_subscription("alone", "s")
     assert reasons(described(cluster, "alone")) == ["nothing-to-deliver"]
@@ -110,7 +112,7 @@ def test_without_a_consumer_that_is_why(cluster: LocalCluster, client: pulsar.Cl
         Admin(cluster.admin_url).describe_subscription("alone", "other")
 
 
-def test_a_full_queue_is_why(cluster: LocalCluster, client: pulsar.Client) -> None:
+def test_a_full_queue_is_given_as_the_reason(cluster: LocalCluster, client: pulsar.Client) -> None:
     consumer = client.subscribe(
         "full", "s", consumer_type=pulsar.ConsumerType.Shared, receiver_queue_size=1
     )
@@ -166,7 +168,9 @@ def consumer_of(**facts: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_what_holds_entries_back(facts: dict[str, Any], expected: list[str]) -> None:
+def test_reasons_that_hold_entries_back_are_described(
+    facts: dict[str, Any], expected: list[str]
+) -> None:
     found = {
         "backlog": 9,
         "blocked": False,

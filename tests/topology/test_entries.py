@@ -22,7 +22,9 @@ async def nothing(offset: int, max_entries: int, max_bytes: int) -> Sequence[Cac
     st.integers(0, 40),
     st.lists(st.integers(0, 30), max_size=60),
 )
-def test_the_tail_holds_the_newest_that_fit(first: int, budget: int, sizes: list[int]) -> None:
+def test_the_tail_holds_the_newest_entries_that_fit(
+    first: int, budget: int, sizes: list[int]
+) -> None:
     cache = EntryCache(nothing, first, budget)
     entries: list[CachedEntry] = []
     for number, size in enumerate(sizes):

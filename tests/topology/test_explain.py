@@ -43,7 +43,7 @@ def now(cluster: LocalCluster, topic: str, message: MessageId) -> str:
     return str(Admin(cluster.admin_url).explain(topic, "s", message)["now"]["where"])
 
 
-def test_delivered_asked_again_delivered_and_acknowledged(
+def test_a_redelivered_and_acknowledged_message_is_explained(
     cluster: LocalCluster, client: pulsar.Client
 ) -> None:
     consumer = client.subscribe(
@@ -105,7 +105,7 @@ def test_commands_are_distinguished_from_acknowledgements(
     assert whats == ["published", "passed-over", "unacknowledged"]
 
 
-def test_what_waits_for_its_time_is_said_to(cluster: LocalCluster, client: pulsar.Client) -> None:
+def test_a_delayed_message_is_explained(cluster: LocalCluster, client: pulsar.Client) -> None:
     consumer = client.subscribe("later", "s", consumer_type=pulsar.ConsumerType.Shared)
     producer = client.create_producer("later", batching_enabled=False)
     message = ours(producer.send(b"x", deliver_after=timedelta(hours=1)))
@@ -116,7 +116,7 @@ def test_what_waits_for_its_time_is_said_to(cluster: LocalCluster, client: pulsa
     consumer.close()
 
 
-def test_of_a_partitioned_topic_the_id_names_the_partition(
+def test_the_id_names_the_partition_of_a_partitioned_topic(
     cluster: LocalCluster, client: pulsar.Client
 ) -> None:
     admin = Admin(cluster.admin_url)
@@ -129,7 +129,7 @@ def test_of_a_partitioned_topic_the_id_names_the_partition(
         admin.explain("parted", "s", MessageId(-1, message.ledger_id(), message.entry_id()))
 
 
-def test_a_crash_ends_what_was_held_and_nothing_is_guessed(
+def test_deliveries_held_during_a_crash_are_explained_without_guessing(
     cluster: LocalCluster, client: pulsar.Client
 ) -> None:
     consumer = client.subscribe(
@@ -157,7 +157,7 @@ async def _kill(cluster: LocalCluster, key: Any) -> None:
     cluster.actor_system.kill(key)
 
 
-def test_the_command_asks_the_cluster_or_reads_the_disk(
+def test_the_command_queries_the_cluster_or_reads_the_disk(
     cluster: LocalCluster, client: pulsar.Client
 ) -> None:
     consumer = client.subscribe("shown", "s", consumer_name="erin")

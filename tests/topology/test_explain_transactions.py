@@ -91,7 +91,7 @@ def topic(cluster: LocalCluster, ours: Client, request: pytest.FixtureRequest) -
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_message_of_an_open_transaction(topic: Topic, commit: bool) -> None:
+def test_a_message_of_an_open_transaction_is_explained(topic: Topic, commit: bool) -> None:
     transaction = topic.client.transaction()
     message = topic.producer.send(b"x", txn=transaction)
     now = topic.explain(message)["now"]
@@ -116,7 +116,7 @@ def test_a_message_of_an_open_transaction(topic: Topic, commit: bool) -> None:
     assert topic.on_disk(message) == expected
 
 
-def test_a_plain_message_behind_open_transactions(topic: Topic) -> None:
+def test_a_plain_message_behind_open_transactions_is_explained(topic: Topic) -> None:
     one, two = topic.client.transaction(), topic.client.transaction()
     first = topic.producer.send(b"of one", txn=one)
     topic.producer.send(b"of two", txn=two)
@@ -156,7 +156,7 @@ def test_a_plain_message_behind_open_transactions(topic: Topic) -> None:
     [(SHARED, False), (velaray.ConsumerType.Exclusive, True)],
     indirect=["topic"],
 )
-def test_a_message_acknowledged_in_an_open_transaction(
+def test_a_message_acknowledged_in_an_open_transaction_is_explained(
     topic: Topic, commit: bool, cumulative: bool
 ) -> None:
     message = topic.producer.send(b"x")
@@ -194,7 +194,7 @@ def test_a_message_acknowledged_in_an_open_transaction(
     wait_until(lambda: topic.where(message) == "acknowledged")
 
 
-def test_a_seek_forgets_what_is_pending(topic: Topic) -> None:
+def test_a_seek_drops_pending_acknowledgements(topic: Topic) -> None:
     message = topic.producer.send(b"x")
     transaction = topic.client.transaction()
     topic.consumer.acknowledge(topic.consumer.receive(20_000), txn=transaction)
@@ -204,7 +204,7 @@ def test_a_seek_forgets_what_is_pending(topic: Topic) -> None:
     assert topic.consumer.receive(20_000).data() == b"x"
 
 
-def test_a_coordinator_that_cannot_be_asked(
+def test_an_unreachable_coordinator_is_reported(
     cluster: LocalCluster, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transaction = topic.client.transaction()

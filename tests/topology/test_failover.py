@@ -95,7 +95,7 @@ def test_failover_continues_replicated_data_and_reports_possible_redeliveries(
         client.close()
 
 
-def test_what_still_comes_of_the_old_home_is_taken_in(tmp_path: Path) -> None:
+def test_late_messages_of_the_former_home_are_stored(tmp_path: Path) -> None:
     with (
         LocalCluster(tmp_path / "b", name="b", cluster_number=2) as b,
         LocalCluster(tmp_path / "a", name="a", cluster_number=1) as a,

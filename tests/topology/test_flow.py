@@ -27,7 +27,7 @@ def test_rates_are_means_of_the_last_full_window() -> None:
     assert flow.speed(2 * WINDOW_MS) == Speed(10, 10, 0)
 
 
-def test_a_burst_long_ago_is_no_rate_any_more() -> None:
+def test_an_old_burst_no_longer_counts() -> None:
     flow = Flow(0)
     flow.count(1_000, 1_000, 100)
     hour = 3_600_000

@@ -20,7 +20,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield cluster
 
 
-def test_a_partition_that_finds_no_room_to_start(
+def test_a_partition_without_space_to_start_recovers_later(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async def full(journal: str, ledger_id: int, header: bytes) -> Any:

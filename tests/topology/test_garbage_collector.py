@@ -39,7 +39,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield running
 
 
-def test_what_is_unlisted_after_it_was_announced_is_deleted(cluster: LocalCluster) -> None:
+def test_a_ledger_dropped_from_the_manifest_after_its_event_is_deleted(
+    cluster: LocalCluster,
+) -> None:
     key = a_topic("orders")
     journal = make_journal(cluster, key)
     first, second, *rest = listed(journal)
@@ -50,7 +52,7 @@ def test_what_is_unlisted_after_it_was_announced_is_deleted(cluster: LocalCluste
     assert found["sent"] == 2 and found["dead"] == found["forged"] == 0
 
 
-def test_what_is_announced_again_is_gone(cluster: LocalCluster) -> None:
+def test_a_repeated_event_of_a_deleted_ledger_is_done(cluster: LocalCluster) -> None:
     key = a_topic("orders")
     journal = make_journal(cluster, key)
     first, *rest = listed(journal)
@@ -127,7 +129,7 @@ def one_unlisted(cluster: LocalCluster) -> tuple[ActorKey, int]:
     return key, first
 
 
-def test_what_the_store_refuses_is_tried_again_after_the_delay(cluster: LocalCluster) -> None:
+def test_a_refused_deletion_is_retried_after_the_delay(cluster: LocalCluster) -> None:
     refusing = refuse(cluster, 9)
     key, first = one_unlisted(cluster)
     found = wait_for(cluster, deleted=1)
@@ -137,7 +139,7 @@ def test_what_the_store_refuses_is_tried_again_after_the_delay(cluster: LocalClu
     assert min(delays) >= cluster.config.deletion_retry_s
 
 
-def test_what_is_refused_too_often_is_a_dead_letter(cluster: LocalCluster) -> None:
+def test_a_deletion_refused_too_often_is_a_dead_letter(cluster: LocalCluster) -> None:
     refuse(cluster, 100)
     key, first = one_unlisted(cluster)
     found = wait_for(cluster, dead=1)
@@ -146,7 +148,7 @@ def test_what_is_refused_too_often_is_a_dead_letter(cluster: LocalCluster) -> No
     assert found["received"] == 11 and found["acked"] == 0
 
 
-def test_a_listed_ledger_is_deleted_once_it_is_unlisted(cluster: LocalCluster) -> None:
+def test_a_listed_ledger_is_deleted_after_the_manifest_drops_it(cluster: LocalCluster) -> None:
     key = a_topic("orders")
     journal = make_journal(cluster, key)
     first, *rest = listed(journal)
@@ -158,7 +160,7 @@ def test_a_listed_ledger_is_deleted_once_it_is_unlisted(cluster: LocalCluster) -
     assert stored(cluster, key) == rest
 
 
-def test_several_deleters_share_the_work(tmp_path: Path) -> None:
+def test_several_garbage_collectors_share_the_work(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, deletion_retry_s=0.2, deleters=3) as cluster:
         keys = [a_topic(f"orders-{number}") for number in range(12)]
         journals = [make_journal(cluster, key) for key in keys]
@@ -190,7 +192,7 @@ def test_a_garbage_collector_counts_its_work(cluster: LocalCluster) -> None:
     assert labels == {"cluster": "standalone", "kind": "deleter", "deleter_id": "0"}
 
 
-def test_nonsense_is_refused(cluster: LocalCluster) -> None:
+def test_invalid_requests_are_refused(cluster: LocalCluster) -> None:
     for journal in ("deleter/0", "nobody/1", "partition/../x"):
         request = EnqueueDeletion(journal, [1])
         with pytest.raises(RemoteError) as refused:

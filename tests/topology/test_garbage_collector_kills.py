@@ -77,7 +77,7 @@ STEPS = ["before the look", "before the deletion", "before the acknowledgement"]
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_the_next_activation_finishes(cluster: LocalCluster, step: str) -> None:
+def test_the_next_activation_finishes_the_deletion(cluster: LocalCluster, step: str) -> None:
     key = a_topic("orders")
     journal = make_journal(cluster, key)
     first, second, *rest = listed(journal)
@@ -95,7 +95,7 @@ def test_the_next_activation_finishes(cluster: LocalCluster, step: str) -> None:
     assert killing.killed == 1
 
 
-def test_an_event_is_not_lost_on_its_way_to_the_retry_topic(
+def test_a_kill_loses_no_event_on_its_way_to_the_retry_topic(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = a_topic("orders")
@@ -120,7 +120,7 @@ def test_an_event_is_not_lost_on_its_way_to_the_retry_topic(
     wait_until(lambda: not cluster.run(has_work(cluster.actor_system)))
 
 
-def test_an_announcement_that_was_cut_off_may_be_repeated(
+def test_an_interrupted_enqueueing_may_be_repeated(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = a_topic("orders")
@@ -155,7 +155,7 @@ def of_a_collector(tasks: set[asyncio.Task[Any]]) -> set[str]:
     }
 
 
-def test_a_killed_deleter_leaves_nothing_behind(cluster: LocalCluster) -> None:
+def test_a_killed_garbage_collector_leaves_nothing_behind(cluster: LocalCluster) -> None:
     key = a_topic("orders")
     journal = make_journal(cluster, key)
     cluster.run(journal.drop_from_manifest(listed(journal)[:1]))
@@ -175,7 +175,9 @@ def test_a_killed_deleter_leaves_nothing_behind(cluster: LocalCluster) -> None:
     assert cluster.run(tasks_after_the_kill()) == set()
 
 
-def test_a_deleter_that_stops_in_good_order_leaves_nothing_behind(cluster: LocalCluster) -> None:
+def test_a_garbage_collector_that_stops_gracefully_leaves_nothing_behind(
+    cluster: LocalCluster,
+) -> None:
     key = a_topic("orders")
     journal = make_journal(cluster, key)
     first, *rest = listed(journal)
@@ -198,7 +200,7 @@ def test_no_collector_is_activated_without_events(cluster: LocalCluster) -> None
     assert cluster.run(collectors_to_wake(cluster.actor_system)) == []
 
 
-def test_a_deleter_is_idle_only_when_nothing_is_left(cluster: LocalCluster) -> None:
+def test_a_garbage_collector_is_idle_only_without_pending_events(cluster: LocalCluster) -> None:
     key = a_topic("orders")
     journal = make_journal(cluster, key)
     first, *_ = listed(journal)

@@ -26,7 +26,7 @@ def _relaxed(setting: Setting, synced: int, published: int) -> None:
     setting.take()
 
 
-def test_an_ack_of_what_is_synced_goes_at_once() -> None:
+def test_an_ack_of_a_synced_entry_is_sent_at_once() -> None:
     async def scenario(setting: Setting) -> None:
         _relaxed(setting, 3, 5)
         ack = _ack(setting, 0, 3)
@@ -35,7 +35,7 @@ def test_an_ack_of_what_is_synced_goes_at_once() -> None:
     run(scenario)
 
 
-def test_acks_wait_for_the_sync_in_order_and_ask_for_none() -> None:
+def test_acks_wait_for_the_sync_in_order_without_requesting_one() -> None:
     async def scenario(setting: Setting) -> None:
         _relaxed(setting, 2, 5)
         acks = [_ack(setting, 3, 4), _ack(setting, 0, 1), _ack(setting, 4, 5)]
@@ -62,7 +62,7 @@ def test_waiting_for_a_receipt_syncs_the_log() -> None:
     run(scenario)
 
 
-def test_many_acks_have_the_log_synced() -> None:
+def test_many_acks_request_a_sync() -> None:
     async def scenario(setting: Setting) -> None:
         _relaxed(setting, 0, 5)
         for _ in range(HELD_NOTICES - 1):
@@ -74,7 +74,7 @@ def test_many_acks_have_the_log_synced() -> None:
     run(scenario)
 
 
-def test_what_may_not_overtake_an_ack_waits_with_it_and_asks_for_the_sync() -> None:
+def test_requests_that_must_not_overtake_an_ack_wait_and_request_the_sync() -> None:
     async def scenario(setting: Setting) -> None:
         _relaxed(setting, 0, 5)
         ack = _ack(setting, 0, 1)
@@ -92,7 +92,7 @@ def test_what_may_not_overtake_an_ack_waits_with_it_and_asks_for_the_sync() -> N
     run(scenario)
 
 
-def test_a_sync_that_came_too_early_is_asked_for_again() -> None:
+def test_a_sync_that_ran_too_early_is_requested_again() -> None:
     async def scenario(setting: Setting) -> None:
         _relaxed(setting, 0, 5)
         _ack(setting, 0, 5)
@@ -104,7 +104,7 @@ def test_a_sync_that_came_too_early_is_asked_for_again() -> None:
     run(scenario)
 
 
-def test_a_request_comes_after_the_acks_before_it() -> None:
+def test_a_request_follows_earlier_acks() -> None:
     async def scenario(setting: Setting) -> None:
         async def ask(request: Request[Any]) -> Any:
             setting.tell(request)
@@ -124,7 +124,7 @@ def test_a_request_comes_after_the_acks_before_it() -> None:
     run(scenario)
 
 
-def test_a_channel_that_closes_forgets_what_it_held() -> None:
+def test_a_closing_channel_drops_held_acks() -> None:
     async def scenario(setting: Setting) -> None:
         _relaxed(setting, 0, 5)
         _ack(setting, 0, 5)
@@ -140,7 +140,7 @@ def test_a_channel_that_closes_forgets_what_it_held() -> None:
     run(scenario)
 
 
-def test_a_reader_leaves_no_trace_so_its_acks_go_at_once() -> None:
+def test_acks_of_a_reader_are_sent_at_once() -> None:
     async def scenario(setting: Setting) -> None:
         _relaxed(setting, 0, 5)
         setting.channel.durable = False

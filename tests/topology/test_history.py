@@ -44,7 +44,7 @@ def a_command(rng: random.Random) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_past_state_is_what_was_live_then(seed: int) -> None:
+def test_a_past_state_equals_the_live_state_of_that_time(seed: int) -> None:
     rng = random.Random(seed)
     machine = SubscriptionMachine()
 
@@ -92,7 +92,7 @@ def state(data: Path, topic: str, *words: str) -> dict[str, Any]:
     return dict(found)
 
 
-def test_the_command_shows_it_with_or_without_a_cluster(tmp_path: Path) -> None:
+def test_the_command_shows_past_states_with_or_without_a_cluster(tmp_path: Path) -> None:
     with LocalCluster(tmp_path) as cluster, Client(cluster.service_url) as client:
         consumer = client.subscribe("t", "s")
         producer = client.create_producer("t")

@@ -45,7 +45,7 @@ async def until(condition: Callable[[], Any]) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_an_actor_that_was_called_is_idle_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_actor_becomes_idle_after_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(actor_system_module, "RPC_KEPT_S", 0.02)
 
     async def scenario(actor_system: InProcessActorSystem, key: ActorKey) -> None:
@@ -57,7 +57,7 @@ def test_an_actor_that_was_called_is_idle_again(monkeypatch: pytest.MonkeyPatch)
     with_actor_system(scenario)
 
 
-def test_a_link_in_use_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_in_use_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(actor_system_module, "RPC_KEPT_S", 0.05)
 
     async def scenario(actor_system: InProcessActorSystem, key: ActorKey) -> None:
@@ -86,7 +86,7 @@ def test_a_link_in_use_stays(monkeypatch: pytest.MonkeyPatch) -> None:
         (StorageFull("file", "all used"), "storage full", "all used"),
     ],
 )
-def test_what_hinders_an_actor_reaches_its_caller(
+def test_the_failure_of_an_actor_reaches_its_caller(
     monkeypatch: pytest.MonkeyPatch, failure: Exception, kind: str, text: str
 ) -> None:
     async def scenario(actor_system: InProcessActorSystem, key: ActorKey) -> None:
@@ -103,7 +103,7 @@ def test_what_hinders_an_actor_reaches_its_caller(
     with_actor_system(scenario)
 
 
-def test_a_call_to_an_actor_that_is_leaving_reaches_the_next_one() -> None:
+def test_a_call_to_a_stopping_actor_reaches_the_next_one() -> None:
     faults: list[dict[str, Any]] = []
 
     async def scenario(actor_system: InProcessActorSystem, key: ActorKey) -> None:

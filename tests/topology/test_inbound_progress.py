@@ -38,7 +38,9 @@ def stats(mark: str, besides: str = "[]", **more: Any) -> TopicStats:
         ("-1:-1", None),
     ],
 )
-def test_all_up_to_the_mark_is_acknowledged(mark: str, up_to: tuple[int, int] | None) -> None:
+def test_everything_up_to_the_mark_is_acknowledged(
+    mark: str, up_to: tuple[int, int] | None
+) -> None:
     assert stats(mark).cursors() == {"s": Cursor(up_to)}
 
 
@@ -53,7 +55,9 @@ def test_all_up_to_the_mark_is_acknowledged(mark: str, up_to: tuple[int, int] | 
         ("[(3:9..7:-1]]", []),
     ],
 )
-def test_ranges_beyond_it_are_read(text: str, ranges: list[tuple[int, int, int]]) -> None:
+def test_acked_ranges_beyond_the_mark_are_read(
+    text: str, ranges: list[tuple[int, int, int]]
+) -> None:
     found = stats("3:1", text).cursors()["s"].besides
     assert found == tuple(Range(*each) for each in ranges)
 
@@ -71,7 +75,7 @@ def test_ranges_beyond_it_are_read(text: str, ranges: list[tuple[int, int, int]]
         {"cursors": {"s": {"markDeletePosition": "3:1", "individuallyDeletedMessages": "[3]"}}},
     ],
 )
-def test_what_isnt_as_expected_is_refused(broken: dict[str, Any]) -> None:
+def test_unexpected_statistics_are_refused(broken: dict[str, Any]) -> None:
     with pytest.raises(MalformedStats):
         stats("3:1", **broken).cursors()
 
@@ -116,7 +120,7 @@ def test_a_subscription_without_progress_is_exported() -> None:
     assert (told.subscription, len(told.origins[0].acked)) == ("s", 0)
 
 
-def test_many_ranges_are_exported_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_acked_ranges_are_exported_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inbound_progress, "RANGES_PER_PART", 3)
     ranges = tuple(Range(3, 2 * number, 2 * number) for number in range(1, 8))
     told = read(parts("old", "s", {}, None, Cursor((3, 0), ranges)))

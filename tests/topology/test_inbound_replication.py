@@ -71,9 +71,7 @@ def inbound_replicator(cluster: Cluster, topic: str, source: str = "old") -> Act
     return cluster.partition(topic).of_inbound_replicator(source)
 
 
-def test_what_is_there_comes_in_order_with_everything_it_had(
-    pair: list[Cluster], topic: str
-) -> None:
+def test_messages_arrive_in_order_with_all_their_metadata(pair: list[Cluster], topic: str) -> None:
     old, new = pair
     producer = old.client.create_producer(topic, "p", initial_sequence_id=40)
     for number, payload in enumerate(PAYLOADS):
@@ -94,7 +92,7 @@ def test_what_is_there_comes_in_order_with_everything_it_had(
 
 
 @pytest.mark.parametrize("who", ["puller", "partition", "source", "both"])
-def test_nothing_is_lost_or_doubled_after_any_kill(
+def test_nothing_is_lost_or_duplicated_after_any_kill(
     pair: list[Cluster], topic: str, who: str
 ) -> None:
     old, new = pair
@@ -119,7 +117,9 @@ def test_nothing_is_lost_or_doubled_after_any_kill(
     assert new.call(new.partition(topic), "stats")["entries"] == entries(old, topic)
 
 
-def test_a_request_during_the_end_of_pulling_is_answered(pair: list[Cluster], topic: str) -> None:
+def test_a_request_while_inbound_replication_ends_is_answered(
+    pair: list[Cluster], topic: str
+) -> None:
     old, new = pair
     old.publish(topic, [b"x"])
     pull(new, topic, "old")
@@ -136,7 +136,7 @@ def test_a_request_during_the_end_of_pulling_is_answered(pair: list[Cluster], to
     assert new.local.run(ask_and_end()) == {"old": None}
 
 
-def test_what_isnt_confirmed_here_isnt_acknowledged_there(
+def test_unconfirmed_messages_are_not_acknowledged_at_the_source(
     pair: list[Cluster], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = pair
@@ -153,7 +153,7 @@ def test_what_isnt_confirmed_here_isnt_acknowledged_there(
     assert received(here, 90) == PAYLOADS[10:]
 
 
-def test_what_comes_again_is_dropped(
+def test_redelivered_messages_are_dropped(
     pair: list[Cluster], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = pair
@@ -176,7 +176,7 @@ def test_what_comes_again_is_dropped(
     assert values["velaray_pull_connected"] == 1 and values["velaray_pull_rate"] > 0
 
 
-def test_pulling_needs_no_client(pair: list[Cluster], topic: str) -> None:
+def test_inbound_replication_needs_no_client(pair: list[Cluster], topic: str) -> None:
     old, new = pair
     old.publish(topic, [b"one"])
     pull(new, topic, "old")
@@ -207,7 +207,7 @@ def received_once(consumer: pulsar.Consumer, count: int) -> list[bytes]:
     return list(found)
 
 
-def test_a_policy_that_names_a_cluster_no_more_ends_its_puller(
+def test_removing_a_cluster_from_the_policy_ends_its_inbound_replication(
     pair: list[Cluster], topic: str
 ) -> None:
     old, new = pair
@@ -224,9 +224,7 @@ def test_a_policy_that_names_a_cluster_no_more_ends_its_puller(
     assert received(here, 1) == [b"two"]
 
 
-def test_statistics_tell_what_is_acknowledged_beyond_the_mark(
-    pair: list[Cluster], topic: str
-) -> None:
+def test_statistics_show_acked_ranges_beyond_the_mark(pair: list[Cluster], topic: str) -> None:
     old, _ = pair
     there = old.subscribe(topic, consumer_type=pulsar.ConsumerType.Shared)
     old.publish(topic, PAYLOADS[:10], batching_enabled=False)
@@ -263,7 +261,7 @@ def synced(cluster: Cluster, topic: str) -> None:
     soon(lambda: status(cluster, topic).get("rounds", 0) >= seen + 2 and caught_up(cluster, topic))
 
 
-def test_a_new_subscription_there_is_made_here(pair: list[Cluster], topic: str) -> None:
+def test_a_new_subscription_at_the_source_is_created_here(pair: list[Cluster], topic: str) -> None:
     old, new = pair
     old.publish(topic, PAYLOADS[:3])
     properties = {"who": "me"}
@@ -282,9 +280,7 @@ def test_a_new_subscription_there_is_made_here(pair: list[Cluster], topic: str) 
 
 
 @pytest.mark.parametrize("who", ["nobody", "puller", "partition", "source", "subscription"])
-def test_progress_with_acked_ranges_is_carried_over(
-    pair: list[Cluster], topic: str, who: str
-) -> None:
+def test_progress_with_acked_ranges_is_imported(pair: list[Cluster], topic: str, who: str) -> None:
     old, new = pair
     acked = {number for number in range(100) if number % 3 and number % 7} | set(range(20))
     old.subscribe(topic).close()

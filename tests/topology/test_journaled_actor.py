@@ -16,7 +16,7 @@ from velaray.topology.config import ClusterConfig
 from velaray.topology.in_process import InProcessActorSystem
 
 
-def test_an_actor_that_writes_nothing_finds_out_that_it_was_superseded(
+def test_an_actor_that_writes_nothing_notices_that_it_was_superseded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(journaled_actor, "CONFIRM_S", 0.001)

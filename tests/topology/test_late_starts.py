@@ -143,7 +143,7 @@ def test_a_partition_whose_topic_was_deleted_lets_no_subscription_start() -> Non
     run(scenario)
 
 
-def test_a_subscription_that_starts_before_the_journal_of_its_partition_goes_is_deleted() -> None:
+def test_a_subscription_that_starts_before_its_partition_is_purged_is_deleted() -> None:
     async def scenario(cluster: Cluster) -> None:
         key = await cluster.make_topic()
         ref = await (await cluster.partition(key)).subscriptions.create_subscription(
@@ -162,7 +162,7 @@ def test_a_subscription_that_starts_before_the_journal_of_its_partition_goes_is_
     run(scenario)
 
 
-def test_a_partition_ends_that_wants_a_subscription_which_was_deleted_elsewhere() -> None:
+def test_a_partition_that_uses_a_subscription_deleted_elsewhere_ends() -> None:
     """It is superseded; its consumer gets a retriable error."""
 
     async def scenario(cluster: Cluster) -> None:
@@ -186,7 +186,7 @@ def test_a_partition_ends_that_wants_a_subscription_which_was_deleted_elsewhere(
     run(scenario)
 
 
-def test_what_an_activation_left_that_crashed_before_it_was_admitted_goes_with_the_next() -> None:
+def test_the_next_activation_removes_leftovers_of_one_that_crashed_before_admission() -> None:
     async def scenario(cluster: Cluster) -> None:
         key = await cluster.make_topic()
         await delete_topic(cluster, TOPIC, force=True)
@@ -199,7 +199,7 @@ def test_what_an_activation_left_that_crashed_before_it_was_admitted_goes_with_t
     run(scenario)
 
 
-def test_one_that_cannot_ask_keeps_what_is_stored() -> None:
+def test_an_activation_that_cannot_reach_the_catalog_deletes_nothing() -> None:
     """Not to know is no reason to delete."""
 
     async def scenario(cluster: Cluster) -> None:
@@ -223,7 +223,7 @@ def test_one_that_cannot_ask_keeps_what_is_stored() -> None:
     run(scenario)
 
 
-def test_a_subscription_that_has_a_ledger_starts_without_its_partition() -> None:
+def test_a_subscription_with_a_ledger_starts_without_its_partition() -> None:
     async def scenario(cluster: Cluster) -> None:
         key = await cluster.make_topic()
         ref = await (await cluster.partition(key)).subscriptions.create_subscription(
@@ -241,7 +241,9 @@ def test_a_subscription_that_has_a_ledger_starts_without_its_partition() -> None
 
 
 @pytest.mark.parametrize("method", ["topic", "serving"])
-def test_a_superseded_catalog_does_not_answer_what_deletions_depend_on(method: str) -> None:
+def test_a_superseded_catalog_does_not_answer_requests_that_deletions_depend_on(
+    method: str,
+) -> None:
     async def scenario(cluster: Cluster) -> None:
         key = await cluster.make_topic()
         former = cluster.actors[ActorKey.catalog()]

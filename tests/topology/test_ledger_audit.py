@@ -41,7 +41,7 @@ def states(
     return {each.ledger_id - FIRST: str(each.state) for each in count([journal], *names)}
 
 
-def test_each_ledger_has_its_state() -> None:
+def test_every_ledger_has_a_state() -> None:
     found = states(manifest(3, 4), [0, 1, 2, 3, 10], pending=[0, 3], dead=[0, 1])
     assert found == {
         0: "pending",  # tried again: it is in two topics for a moment
@@ -53,21 +53,21 @@ def test_each_ledger_has_its_state() -> None:
     }
 
 
-def test_a_dead_journal_creates_nothing() -> None:
+def test_newer_ledgers_of_a_purged_journal_are_orphans() -> None:
     assert states(manifest(dead=True), [1, 12]) == {1: "orphan", 12: "orphan"}
 
 
-def test_what_has_no_manifest_is_lost_unless_it_is_announced() -> None:
+def test_a_journal_without_a_manifest_is_lost_unless_its_deletion_is_enqueued() -> None:
     assert states(None, [1, 2], pending=[2]) == {1: "orphan", 2: "pending"}
 
 
-def test_an_event_of_another_journal_keeps_no_orphan_from_being_one() -> None:
+def test_an_event_of_another_journal_does_not_hide_an_orphan() -> None:
     journal = Journal(KEY, manifest(), {FIRST: 100})
     (found,) = count([journal], {("partition/public/default/other/0/1", FIRST)}, set())
     assert found.state is State.ORPHAN
 
 
-def test_totals_are_those_of_the_kinds_together() -> None:
+def test_totals_are_the_sum_over_actor_kinds() -> None:
     other = "subscription/public/default/orders/0/1/s/1"
     journals = [
         Journal(KEY, manifest(3, 4), {FIRST + index: 100 for index in (0, 3)}),
@@ -92,7 +92,7 @@ async def _states(store: LedgerStore, key: ActorKey) -> dict[int, State]:
 
 
 @on_loop
-async def test_a_store_is_read_as_it_is() -> None:
+async def test_a_store_is_audited_without_changes() -> None:
     store, key = MemoryBackend().store(), a_topic("orders")
     journal = await a_journal(store, key)
     first, second, *rest = listed(journal)
@@ -142,7 +142,7 @@ class Moving:
 
 
 @pytest.mark.parametrize("what", ["rolled", "unlisted", "deleted"])
-def test_what_only_moves_is_not_missing(what: str) -> None:
+def test_ledgers_that_are_rolled_or_trimmed_are_not_missing(what: str) -> None:
     @on_loop
     async def run() -> None:
         store, key = MemoryBackend().store(), a_topic("orders")
@@ -197,7 +197,7 @@ class Cluster:
         return {state: each["ledgers"] for state, each in found.items() if each["ledgers"]}
 
 
-def test_what_is_announced_after_the_look_at_the_store_is_no_suspect(
+def test_ledgers_enqueued_for_deletion_after_the_scan_are_not_suspect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     @on_loop
@@ -219,9 +219,7 @@ def test_what_is_announced_after_the_look_at_the_store_is_no_suspect(
 
 
 @pytest.mark.parametrize("unseen", [0, 1, 2, 3])
-def test_an_event_that_is_on_its_way_is_looked_for_again(
-    monkeypatch: pytest.MonkeyPatch, unseen: int
-) -> None:
+def test_an_event_in_flight_is_searched_again(monkeypatch: pytest.MonkeyPatch, unseen: int) -> None:
     @on_loop
     async def run() -> None:
         cluster, key = Cluster(monkeypatch, MemoryBackend().store()), a_topic("orders")
@@ -236,7 +234,7 @@ def test_an_event_that_is_on_its_way_is_looked_for_again(
     run()
 
 
-def test_a_suspect_that_is_deleted_meanwhile_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suspect_deleted_meanwhile_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     @on_loop
     async def run() -> None:
         cluster, key = Cluster(monkeypatch, MemoryBackend().store()), a_topic("orders")

@@ -102,7 +102,7 @@ def at_rest(actor: Any) -> None:
     wait_until(lambda: not (runtime._roll_asked or runtime.journal._busy), WITHIN_S)
 
 
-def test_trimmed_ledgers_are_announced_and_listed_no_more(cluster, client, told):
+def test_deletion_of_trimmed_ledgers_is_enqueued_and_the_manifest_drops_them(cluster, client, told):
     send_and_acknowledge(client, "t")
     trim(cluster, "t")
     partition = actor(cluster, "t")
@@ -124,7 +124,7 @@ def test_trimmed_ledgers_are_announced_and_listed_no_more(cluster, client, told)
     assert not any(report.problems for report in reports)
 
 
-def test_nothing_is_unlisted_that_could_not_be_announced(cluster, client, told):
+def test_ledgers_whose_deletion_cannot_be_enqueued_stay_in_the_manifest(cluster, client, told):
     send_and_acknowledge(client, "t")
     trim(cluster, "t")
     partition, told.refusing = actor(cluster, "t"), True
@@ -138,7 +138,7 @@ def test_nothing_is_unlisted_that_could_not_be_announced(cluster, client, told):
 
 
 @pytest.mark.parametrize("step", ["enqueue", "drop", "forget"])
-def test_a_crash_after_any_step_is_made_good(cluster, client, told, monkeypatch, step):
+def test_trimming_recovers_from_a_crash_after_any_step(cluster, client, told, monkeypatch, step):
     send_and_acknowledge(client, "t")
     trim(cluster, "t")
     partition = actor(cluster, "t")
@@ -167,7 +167,9 @@ def test_a_crash_after_any_step_is_made_good(cluster, client, told, monkeypatch,
     assert not set(listed(cluster, key)) & (trimmed - left)
 
 
-def test_what_recovery_needs_of_a_big_ledger_does_not_keep_it(cluster, client, told, monkeypatch):
+def test_a_large_ledger_needed_by_recovery_is_rolled_and_trimmed(
+    cluster, client, told, monkeypatch
+):
     monkeypatch.setattr(ledger_keeper, "ROLL_BYTES", 10_000)
     send_and_acknowledge(client, "t", 25, size=2_000)
     cluster.kill(actor(cluster, "t").key)
@@ -192,7 +194,7 @@ def test_what_recovery_needs_of_a_big_ledger_does_not_keep_it(cluster, client, t
     assert partition.runtime.stats.rolls == rolls  # small ones aren't worth it
 
 
-def test_a_big_checkpoint_alone_is_no_reason_to_roll(cluster, client, told, monkeypatch):
+def test_a_large_checkpoint_alone_causes_no_roll_over(cluster, client, told, monkeypatch):
     """Each roll-over would write another one, which would be as big a reason as the first."""
     monkeypatch.setattr(ledger_keeper, "ROLL_BYTES", 2_000)
     for number in range(30):
@@ -210,7 +212,7 @@ def test_a_big_checkpoint_alone_is_no_reason_to_roll(cluster, client, told, monk
     assert rolls[50] == rolls[-1]
 
 
-def test_journals_of_cursors_keep_some_history_only(cluster, client, told, monkeypatch):
+def test_journals_of_cursors_keep_limited_history(cluster, client, told, monkeypatch):
     monkeypatch.setattr(journaled_actor, "HISTORY_BYTES", 3_000)
     send_and_acknowledge(client, "t", 200)
     client.subscribe("t", "s").close()
@@ -228,7 +230,7 @@ def test_journals_of_cursors_keep_some_history_only(cluster, client, told, monke
     assert consumer.receive(10_000).data() == b"new"
 
 
-def test_deleted_subscriptions_are_buried(cluster, client, told):
+def test_deleted_subscriptions_are_purged(cluster, client, told):
     send_and_acknowledge(client, "t")
     consumer = client.subscribe("t", "s")
     key = actor(cluster, "t", ActorKind.SUBSCRIPTION).key
@@ -238,7 +240,7 @@ def test_deleted_subscriptions_are_buried(cluster, client, told):
     assert not actor(cluster, "t").runtime.state.deleted
 
 
-def test_a_subscription_whose_burial_fails_is_deleted_all_the_same(cluster, client, told):
+def test_a_subscription_whose_purge_fails_is_still_deleted(cluster, client, told):
     send_and_acknowledge(client, "t")
     consumer, told.refusing = client.subscribe("t", "s"), True
     key = actor(cluster, "t", ActorKind.SUBSCRIPTION).key
@@ -249,7 +251,7 @@ def test_a_subscription_whose_burial_fails_is_deleted_all_the_same(cluster, clie
     assert cluster.run(load_manifest(cluster.actor_system.store, key.text())).dead
 
 
-def test_a_deleted_topic_is_purged_with_all_it_had(cluster, client, told):
+def test_a_deleted_topic_is_purged_with_all_its_journals(cluster, client, told):
     send_and_acknowledge(client, "t")
     keys = [actor(cluster, "t").key, actor(cluster, "t", ActorKind.SUBSCRIPTION).key]
     velaray.Admin(cluster.admin_url).delete_topic("t", force=True)
@@ -306,7 +308,7 @@ def test_the_catalog_finishes_a_purge_that_failed(cluster, client, told):
     assert len(told.told) == 2
 
 
-def test_a_topic_is_undeleted_whole(cluster, client, told):
+def test_a_topic_is_undeleted_completely(cluster, client, told):
     config = cluster.actor_system.config
     cluster.actor_system.config = replace(config, undelete_s=3600)
     admin = velaray.Admin(cluster.admin_url)
@@ -329,7 +331,7 @@ def test_a_topic_is_undeleted_whole(cluster, client, told):
         admin.undelete_topic("t")
 
 
-def test_a_topic_is_buried_when_its_window_is_over(cluster, client, told):
+def test_a_topic_is_purged_after_its_undelete_window(cluster, client, told):
     cluster.actor_system.config = replace(cluster.actor_system.config, undelete_s=0.2)
     send_and_acknowledge(client, "t", 5)
     velaray.Admin(cluster.admin_url).delete_topic("t", force=True)
@@ -345,7 +347,7 @@ def test_a_topic_is_buried_when_its_window_is_over(cluster, client, told):
         velaray.Admin(cluster.admin_url).undelete_topic("t")
 
 
-def test_ledgers_of_the_deletion_topics_go_without_an_event(cluster, client, told):
+def test_ledgers_of_the_deletion_topics_are_deleted_without_an_event(cluster, client, told):
     """Each event would make for another ledger to delete."""
     topic = str(deletion.EVENTS)
     partition = ActorKey.of_partition(TopicName.parse(topic), 1)

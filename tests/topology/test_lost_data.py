@@ -42,7 +42,7 @@ def reason(cluster: Cluster, remote: str) -> str:
     return str(cluster.status(TOPIC, remote).get("reason"))
 
 
-def test_nothing_goes_to_a_cluster_that_has_lost_its_data(tmp_path: Path) -> None:
+def test_nothing_is_replicated_to_a_cluster_that_lost_its_data(tmp_path: Path) -> None:
     with running(tmp_path, "a", 1, "a1") as a:
         with running(tmp_path, "b", 2, "b1") as b:
             replicate(a, b)
@@ -63,7 +63,7 @@ def test_nothing_goes_to_a_cluster_that_has_lost_its_data(tmp_path: Path) -> Non
             assert received(c.subscribe(TOPIC), 1) == [b"2"]
 
 
-def test_a_cluster_that_has_lost_its_data_is_not_taken_for_what_it_was(tmp_path: Path) -> None:
+def test_a_cluster_that_lost_its_data_is_not_accepted_as_the_former_one(tmp_path: Path) -> None:
     """Its ids begin anew: what it stores now would be taken for what came before."""
     with running(tmp_path, "b", 2, "b1") as b:
         with running(tmp_path, "a", 1, "a1") as a:
@@ -84,7 +84,7 @@ def test_a_cluster_that_has_lost_its_data_is_not_taken_for_what_it_was(tmp_path:
             assert received(there, 1) == [b"2"]
 
 
-def test_one_that_was_met_by_mistake_can_be_forgotten(tmp_path: Path) -> None:
+def test_a_cluster_connected_by_mistake_can_be_removed(tmp_path: Path) -> None:
     with running(tmp_path, "a", 1, "a1") as a, running(tmp_path, "b", 2, "b1") as b:
         a.meet([a, b])
         catalog, met = ActorKey.catalog(), {"cluster": "b", "data_id": "mistaken"}

@@ -138,7 +138,7 @@ def test_acknowledged_ledgers_are_trimmed_except_the_current_one() -> None:
     run(scenario)
 
 
-def test_trimmed_stays_trimmed_after_a_crash_and_nothing_else_goes() -> None:
+def test_a_crash_keeps_trimmed_ledgers_trimmed_and_others_stored() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.subscribe("s")
         await setting.publish(35)
@@ -158,7 +158,7 @@ def test_trimmed_stays_trimmed_after_a_crash_and_nothing_else_goes() -> None:
     run(scenario)
 
 
-def test_seeks_to_trimmed_places_go_on_at_the_first_one_kept() -> None:
+def test_seeks_to_trimmed_positions_move_to_the_first_kept_entry() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.subscribe("s")
         await setting.publish(35)
@@ -179,7 +179,7 @@ def test_seeks_to_trimmed_places_go_on_at_the_first_one_kept() -> None:
     run(scenario)
 
 
-def test_ledgers_do_not_go_while_a_cursor_is_being_moved_back() -> None:
+def test_ledgers_are_not_trimmed_while_a_cursor_is_moved_back() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.subscribe("s")
         await setting.publish(35)
@@ -201,7 +201,7 @@ def test_ledgers_do_not_go_while_a_cursor_is_being_moved_back() -> None:
     run(scenario)
 
 
-def test_what_was_asked_while_a_cursor_was_about_to_move_back_is_out_of_date() -> None:
+def test_progress_read_before_a_cursor_moved_back_is_discarded() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.subscribe("s")
         await setting.publish(35)
@@ -228,7 +228,7 @@ def test_what_was_asked_while_a_cursor_was_about_to_move_back_is_out_of_date() -
     run(scenario)
 
 
-def test_an_expiry_does_not_hide_that_a_cursor_was_moved_back() -> None:
+def test_an_expiry_does_not_hide_a_cursor_moved_back() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.subscribe("s")
         await setting.publish(35)
@@ -245,7 +245,7 @@ def test_an_expiry_does_not_hide_that_a_cursor_was_moved_back() -> None:
     run(scenario)
 
 
-def test_what_has_just_expired_is_trimmed_in_the_same_round() -> None:
+def test_expired_entries_are_trimmed_in_the_same_round() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.subscribe("s")
         await setting.publish(35)
@@ -258,7 +258,7 @@ def test_what_has_just_expired_is_trimmed_in_the_same_round() -> None:
     run(scenario)
 
 
-def test_idle_subscriptions_are_asked_once() -> None:
+def test_idle_subscriptions_are_queried_once() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.subscribe("s")
         await setting.publish(35)
@@ -277,7 +277,7 @@ def test_idle_subscriptions_are_asked_once() -> None:
     run(scenario)
 
 
-def test_no_subscription_is_asked_while_retention_keeps_everything() -> None:
+def test_no_subscription_is_queried_while_retention_keeps_everything() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.subscribe("s")
         await setting.publish(35)
@@ -289,7 +289,7 @@ def test_no_subscription_is_asked_while_retention_keeps_everything() -> None:
     run(scenario)
 
 
-def test_messages_expire_by_their_publish_time_and_only_the_old_ones() -> None:
+def test_only_old_messages_expire_by_their_publish_time() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.subscribe("s")
         await setting.subscribe("t")
@@ -401,7 +401,7 @@ def test_a_used_subscription_is_kept() -> None:
     run(scenario)
 
 
-def test_a_reader_of_what_is_trimmed_goes_on_at_what_is_kept() -> None:
+def test_a_reader_of_trimmed_entries_continues_at_the_first_kept_one() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.publish(35)
         channel = await setting.partition.subscriptions.volatile_channel("r", 0)

@@ -173,7 +173,7 @@ def run(scenario: Callable[[RpcConnection, Peer], Awaitable[None]], faults: int 
     asyncio.run(main())
 
 
-def test_a_link_carries_typed_and_untyped_messages_in_order() -> None:
+def test_a_connection_carries_typed_and_untyped_messages_in_order() -> None:
     async def scenario(rpc_connection: RpcConnection, peer: Peer) -> None:
         rpc_connection.tell(Flow(1, 5))
         rpc_connection.tell(Nothing())
@@ -187,7 +187,7 @@ def test_a_link_carries_typed_and_untyped_messages_in_order() -> None:
     run(scenario)
 
 
-def test_a_request_of_a_wrong_shape_is_refused_and_the_link_goes_on() -> None:
+def test_a_malformed_request_is_refused_and_the_connection_continues() -> None:
     async def scenario(rpc_connection: RpcConnection, peer: Peer) -> None:
         for request, told in (
             (Count("x"), "message Count, field first: Expected `int`, got `str`"),  # type: ignore[arg-type]
@@ -204,7 +204,7 @@ def test_a_request_of_a_wrong_shape_is_refused_and_the_link_goes_on() -> None:
     run(scenario)
 
 
-def test_a_notice_of_a_wrong_shape_closes_the_link() -> None:
+def test_a_malformed_notice_closes_the_connection() -> None:
     async def scenario(rpc_connection: RpcConnection, peer: Peer) -> None:
         rpc_connection.tell(Flow("x", 1))  # type: ignore[arg-type]
         while not (rpc_connection.closed and peer.closed):
@@ -257,9 +257,7 @@ def test_a_call_by_name_becomes_a_message() -> None:
         ("move", {"topic": "t", "to": [1]}, "message Move, field to"),
     ],
 )
-def test_a_call_of_a_wrong_shape_is_refused_by_name(
-    method: str, args: dict[str, Any], fault: str
-) -> None:
+def test_a_malformed_call_is_refused_by_name(method: str, args: dict[str, Any], fault: str) -> None:
     with pytest.raises(MessageError, match=re.escape(fault)):
         Codec(Move).from_call(method, args)
 
@@ -272,7 +270,7 @@ def test_a_call_of_a_wrong_shape_is_refused_by_name(
         ("set_home", {"tenant": "a", "cluster": "b", "now": True}, "unknown field 'now'"),
     ],
 )
-def test_the_catalog_refuses_calls_of_a_wrong_shape(
+def test_the_catalog_refuses_malformed_calls(
     tmp_path: Path, method: str, args: dict[str, Any], fault: str
 ) -> None:
     with LocalCluster(tmp_path) as cluster:

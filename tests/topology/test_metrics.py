@@ -95,7 +95,7 @@ def test_traffic_backlog_and_clients_of_a_topic(
     consumer.close()
 
 
-def test_what_was_known_of_a_subscription_counts_on_without_consumers(
+def test_counters_of_a_subscription_continue_without_consumers(
     cluster: LocalCluster, client: pulsar.Client
 ) -> None:
     topic = TOPIC + "-alone"
@@ -149,7 +149,7 @@ def test_a_scrape_activates_no_actor(cluster: LocalCluster, client: pulsar.Clien
     assert key not in cluster.actor_system.actors
 
 
-def test_an_actor_that_hangs_is_counted_not_waited_for(
+def test_a_scrape_counts_a_hanging_actor_without_waiting_for_it(
     cluster: LocalCluster, client: pulsar.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = TOPIC + "-hanging"
@@ -168,7 +168,7 @@ def test_an_actor_that_hangs_is_counted_not_waited_for(
     producer.close()
 
 
-def test_where_there_are_tokens_metrics_need_one(tmp_path: Path) -> None:
+def test_with_authentication_metrics_need_a_token(tmp_path: Path) -> None:
     secret = b"a secret that is long enough to be one"
     with LocalCluster(tmp_path, auth=AuthSettings(secret=secret)) as cluster:
         with pytest.raises(OSError, match="401"):

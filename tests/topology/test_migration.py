@@ -41,7 +41,7 @@ def move(tmp_path: Path) -> Iterator[Move]:
         yield found
 
 
-def test_a_tenant_moves_with_all_it_has(move: Move) -> None:
+def test_a_tenant_moves_with_all_its_data(move: Move) -> None:
     ask(move.a, "create_topic", topic=MANY, partitions=3)
     move.publish(TOPIC, numbers(100))
     move.publish(MANY, numbers(30))
@@ -59,7 +59,7 @@ def test_a_tenant_moves_with_all_it_has(move: Move) -> None:
     assert steps == [*WAY, "done"]
 
 
-def test_a_producer_goes_on_through_it(move: Move) -> None:
+def test_a_producer_continues_through_a_migration(move: Move) -> None:
     with Publishing(move.client, TOPIC) as publishing:
         publishing.goes_on()
         move.begin()
@@ -90,7 +90,7 @@ def test_a_cluster_of_its_own_keeps_a_tenant_apart_from_its_former_neighbours(mo
     assert "acme" not in tenants["a"] and tenants["b"] == {"acme"}
 
 
-def test_it_moves_back(move: Move) -> None:
+def test_a_tenant_moves_back(move: Move) -> None:
     with Publishing(move.client, TOPIC) as publishing:
         publishing.goes_on()
         move.begin()
@@ -142,7 +142,7 @@ def test_a_dry_run_changes_nothing(move: Move) -> None:
         ({"maxLag": True}, Invalid, "maxLag"),
     ],
 )
-def test_what_makes_no_sense_is_refused(
+def test_invalid_migrations_are_refused(
     move: Move, asked: dict[str, Any], error: type[AdminError], named: str
 ) -> None:
     with pytest.raises(error, match=named):
@@ -150,7 +150,7 @@ def test_what_makes_no_sense_is_refused(
     assert ask(move.a, "migrations") == []
 
 
-def test_what_is_in_the_way_is_refused_by_name(move: Move) -> None:
+def test_obstacles_are_refused_by_name(move: Move) -> None:
     move.publish(TOPIC, numbers(1))
     ask(move.a, "update_tenant", tenant="acme", allowed_clusters=["a", "b"])
     both = {"namespace": "acme/n", "name": "replication", "value": b'["a","b"]'}
@@ -172,7 +172,7 @@ def test_clusters_that_share_a_number_do_not_share_a_tenant(tmp_path: Path) -> N
         move.begin()
 
 
-def test_one_that_is_registered_under_anothers_name_is_found_out(move: Move) -> None:
+def test_a_cluster_registered_under_a_wrong_name_is_detected(move: Move) -> None:
     introduce(move.a, move.b)  # it is known already
     ask(move.a, "register_cluster", cluster="c", **move.b.urls)
     with pytest.raises(Conflict, match="calls itself b"):
@@ -184,7 +184,7 @@ def test_one_that_is_registered_under_anothers_name_is_found_out(move: Move) -> 
         move.begin()
 
 
-def test_clients_that_come_too_early_are_sent_back(
+def test_clients_that_arrive_before_the_switch_are_redirected_back(
     move: Move, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it is replicated the target answers for the source."""
@@ -203,7 +203,7 @@ async def _never(driver: Driver) -> bool:
     return False
 
 
-def test_a_tenant_that_has_nothing_moves_too(move: Move) -> None:
+def test_an_empty_tenant_moves(move: Move) -> None:
     move.begin()
     move.reaches("done")
     assert move.home(move.a) == "b" and move.message_status(move.b)["namespaces"] == {
@@ -211,7 +211,7 @@ def test_a_tenant_that_has_nothing_moves_too(move: Move) -> None:
     }
 
 
-def test_producers_find_where_they_left_off(move: Move) -> None:
+def test_producers_find_their_last_sequence_ids(move: Move) -> None:
     move.publish(TOPIC, numbers(10), producer_name="p")
     move.begin()
     move.reaches("done")
@@ -226,7 +226,7 @@ def test_producers_find_where_they_left_off(move: Move) -> None:
     assert move.stats(move.b, TOPIC)["entries"] == 11
 
 
-def test_a_cluster_that_asks_for_a_token_is_given_it(tmp_path: Path) -> None:
+def test_a_cluster_that_requires_a_token_gets_it(tmp_path: Path) -> None:
     auth = AuthSettings(secret=b"a secret that is long enough for HS256")
     token = jwt.encode({"sub": "a"}, auth.secret, "HS256")
     with migrating(tmp_path, auth=auth) as move:
@@ -297,7 +297,7 @@ class RollingBack(Stage):
 
 @pytest.mark.parametrize("found", [(), ("acme", "acme/n")])
 @pytest.mark.parametrize("phase", WAY[:3])
-def test_until_it_is_decided_it_is_rolled_back_without_a_trace(
+def test_an_undecided_migration_is_rolled_back_without_a_trace(
     move: Move, monkeypatch: pytest.MonkeyPatch, phase: Phase, found: tuple[str, ...]
 ) -> None:
     if found:
@@ -321,7 +321,9 @@ def test_until_it_is_decided_it_is_rolled_back_without_a_trace(
     assert received(move.subscribe(TOPIC), publishing.confirmed) == numbers(publishing.confirmed)
 
 
-def test_once_it_is_decided_it_is_not(move: Move, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decided_migration_is_not_rolled_back(
+    move: Move, monkeypatch: pytest.MonkeyPatch
+) -> None:
     RollingBack(monkeypatch, Phase.DECIDED, "before")
     move.publish(TOPIC, numbers(1))
     move.begin()
@@ -331,7 +333,7 @@ def test_once_it_is_decided_it_is_not(move: Move, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("phase", WAY)
-def test_a_target_that_is_away_for_a_while_is_waited_for(
+def test_a_migration_waits_for_an_unreachable_target(
     move: Move, monkeypatch: pytest.MonkeyPatch, phase: Phase
 ) -> None:
     monkeypatch.setattr(migrations, "LAST_PAUSE_S", 0.5)
@@ -361,7 +363,7 @@ class GoingAway(Stage):
         self.gone = gone
 
 
-def test_clients_go_on_here_if_the_target_is_lost_behind_the_fence(
+def test_clients_continue_at_the_source_if_the_target_is_lost_during_the_fence(
     move: Move, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(migrations, "LAST_PAUSE_S", 0.2)
@@ -380,7 +382,9 @@ def test_clients_go_on_here_if_the_target_is_lost_behind_the_fence(
     assert not move.message_status(move.b)["tenant"]
 
 
-def test_what_is_made_meanwhile_moves_as_well(move: Move, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metadata_created_during_a_migration_moves(
+    move: Move, monkeypatch: pytest.MonkeyPatch
+) -> None:
     making = Making(monkeypatch, Phase.REPLICATING, "before")
     move.publish(TOPIC, numbers(1))
     move.begin()
@@ -400,7 +404,7 @@ class Making(Stage):
         await driver.catalog("set_policy", ttl)
 
 
-def test_a_tenant_that_was_taken_over_there_does_not_move_any_more(
+def test_a_tenant_taken_over_by_the_target_does_not_move_any_more(
     move: Move, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(migrations, "LAST_PAUSE_S", 0.2)

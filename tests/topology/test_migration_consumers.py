@@ -96,7 +96,7 @@ class Consuming:
         wait_until(lambda: len(self.seen) >= count, PATIENCE_S)
 
 
-def test_what_was_acknowledged_does_not_come_again(move: Move) -> None:
+def test_acknowledged_messages_are_not_redelivered(move: Move) -> None:
     consumer = move.subscribe(TOPIC, consumer_type=SHARED)
     move.publish(TOPIC, numbers(100))
     held = []
@@ -119,7 +119,7 @@ def test_what_was_acknowledged_does_not_come_again(move: Move) -> None:
 
 
 @pytest.mark.parametrize("ours", [False, True])
-def test_producers_and_consumers_go_on_through_it(move: Move, ours: bool) -> None:
+def test_producers_and_consumers_continue_through_a_migration(move: Move, ours: bool) -> None:
     with (
         Consuming(move, TOPIC, ours=ours) as consuming,
         Publishing(move.client, TOPIC) as publishing,
@@ -139,7 +139,7 @@ def test_producers_and_consumers_go_on_through_it(move: Move, ours: bool) -> Non
     wait_until(lambda: move.stats(move.b, TOPIC)["subscriptions"]["s"]["backlog"] <= left)
 
 
-def test_it_moves_there_and_back_under_load_with_everything_killed(move: Move) -> None:
+def test_a_tenant_migrates_forth_and_back_under_load_and_kills(move: Move) -> None:
     back = Move(move.b, move.a)
     with (
         Consuming(move, TOPIC, ours=True) as consuming,
@@ -197,7 +197,7 @@ class Killing:
         self._thread.join()
 
 
-def test_what_is_acknowledged_last_is_brought_by_the_migration_itself(
+def test_the_migration_transfers_the_last_acknowledgements(
     move: Move, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Replicators report no subscriptions here, so only the migration does."""
@@ -223,7 +223,7 @@ def test_what_is_acknowledged_last_is_brought_by_the_migration_itself(
     assert received(move.subscribe(TOPIC, consumer_type=SHARED), 3) == numbers(10)[7:]
 
 
-def test_subscriptions_that_are_deleted_meanwhile_are_not_there(move: Move) -> None:
+def test_subscriptions_deleted_during_a_migration_do_not_exist_at_the_target(move: Move) -> None:
     move.subscribe(TOPIC, "kept").close()
     gone = move.subscribe(TOPIC, "gone")
     move.publish(TOPIC, numbers(3))
@@ -240,7 +240,7 @@ def test_subscriptions_that_are_deleted_meanwhile_are_not_there(move: Move) -> N
     assert set(move.stats(move.a, TOPIC)["subscriptions"]) == {"kept"}
 
 
-def test_only_the_mark_goes_there_if_that_is_asked_for(move: Move) -> None:
+def test_only_the_mark_is_transferred_if_that_is_requested(move: Move) -> None:
     """As with Pulsar's snapshots: messages acknowledged beyond the mark are redelivered."""
     consumer = move.subscribe(TOPIC, consumer_type=SHARED)
     move.publish(TOPIC, numbers(10))
@@ -266,7 +266,9 @@ def test_delayed_messages_stay_delayed(move: Move) -> None:
     assert received(move.subscribe(TOPIC, consumer_type=SHARED), 2) == [b"now", b"late"]
 
 
-def test_transactions_end_before_it_is_decided(move: Move, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transactions_end_before_the_migration_is_decided(
+    move: Move, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Committed ones move as a whole; what goes on behind the fence is aborted in the end."""
     monkeypatch.setattr(migration_driver, "GRACE_S", 0.5)
     with velaray.Client(move.a.service_url) as client:
@@ -287,7 +289,7 @@ def test_transactions_end_before_it_is_decided(move: Move, monkeypatch: pytest.M
             left.commit()
 
 
-def test_a_topic_that_ended_ends_there(move: Move) -> None:
+def test_a_terminated_topic_is_terminated_at_the_target(move: Move) -> None:
     consumer = move.subscribe(TOPIC)
     move.publish(TOPIC, numbers(3))
     consumer.close()

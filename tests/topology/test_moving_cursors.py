@@ -34,7 +34,7 @@ async def acknowledge(setting: Setting, first: int, end: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_every_seek_goes_to_the_first_kept_entry_that_is_not_before_its_target(seed: int) -> None:
+def test_every_seek_moves_to_the_first_kept_entry_at_or_after_its_target(seed: int) -> None:
     """By id and by time, on a log with trimmed ledgers at its beginning and in its middle; never
     one entry too far, never to the earliest by mistake, never into a ledger that is gone."""
 
@@ -70,7 +70,7 @@ def test_every_seek_goes_to_the_first_kept_entry_that_is_not_before_its_target(s
     run(scenario)
 
 
-def test_seeks_at_once_take_turns_and_the_last_one_holds() -> None:
+def test_concurrent_seeks_take_turns_and_the_last_one_wins() -> None:
     """None is refused, half done or forgotten; acknowledgements of before don't survive them."""
 
     async def scenario(setting: Setting) -> None:
@@ -91,7 +91,7 @@ def test_seeks_at_once_take_turns_and_the_last_one_holds() -> None:
     run(scenario)
 
 
-def test_a_seek_behind_the_end_goes_to_the_end_and_misses_nothing() -> None:
+def test_a_seek_behind_the_end_moves_to_the_end_and_misses_nothing() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.subscribe("s")
         await setting.publish(12)
@@ -131,7 +131,7 @@ def test_a_lost_ledger_does_not_hold_the_mark_for_ever() -> None:
     run(scenario)
 
 
-def test_a_delayed_message_keeps_its_own_ledger_only() -> None:
+def test_a_delayed_message_keeps_only_its_own_ledger() -> None:
     """Pulsar keeps every later ledger until the oldest delayed message was delivered."""
 
     async def scenario(setting: Setting) -> None:

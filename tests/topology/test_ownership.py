@@ -14,7 +14,7 @@ from velaray.topology.config import ClusterConfig
 from velaray.topology.ownership import OtherCluster, check_ownership, data_id_of, take_ownership
 
 
-def test_data_keeps_the_name_and_the_number_of_its_cluster(tmp_path: Path) -> None:
+def test_a_data_directory_keeps_the_name_and_number_of_its_cluster(tmp_path: Path) -> None:
     store = FileStore(str(tmp_path))
 
     async def starts() -> None:
@@ -38,7 +38,7 @@ def test_data_keeps_the_name_and_the_number_of_its_cluster(tmp_path: Path) -> No
     assert _ownership(tmp_path, "a", 7)[0] == 6
 
 
-def test_older_data_does_not_learn_a_name_that_may_be_wrong(tmp_path: Path) -> None:
+def test_older_data_is_not_assigned_an_uncertain_name(tmp_path: Path) -> None:
     store = FileStore(str(tmp_path))
 
     async def starts() -> None:
@@ -49,7 +49,7 @@ def test_older_data_does_not_learn_a_name_that_may_be_wrong(tmp_path: Path) -> N
     asyncio.run(starts())
 
 
-def test_data_has_an_id_for_ever(tmp_path: Path) -> None:
+def test_a_data_directory_has_a_permanent_id(tmp_path: Path) -> None:
     (first, one), (second, same) = (_ownership(tmp_path / "a", "x", number) for number in (0, 7))
     _, other = _ownership(tmp_path / "b", "x", 0)
     assert (first, second) == (1, 2)
@@ -58,7 +58,9 @@ def test_data_has_an_id_for_ever(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [-1, 2047])
-def test_a_number_that_no_ledger_id_holds_is_refused(tmp_path: Path, number: int) -> None:
+def test_a_cluster_number_that_does_not_fit_ledger_ids_is_refused(
+    tmp_path: Path, number: int
+) -> None:
     with pytest.raises(ValueError, match=f"cluster_number={number} must be 0 to 2046"):
         Cluster.start(tmp_path / "data", cluster_number=number)
     assert not (tmp_path / "data").exists()

@@ -35,7 +35,7 @@ def ask(cluster: LocalCluster, key: ActorKey, method: str, **args: Any) -> Any:
     return cluster.run(cluster.actor_system.call(key, method, args))
 
 
-def test_nothing_gets_through_and_what_came_before_is_settled(cluster: LocalCluster) -> None:
+def test_a_fence_refuses_everything_and_earlier_requests_are_settled(cluster: LocalCluster) -> None:
     key = partition_of(cluster, "fenced")
 
     async def work() -> None:
@@ -71,7 +71,7 @@ def test_nothing_gets_through_and_what_came_before_is_settled(cluster: LocalClus
     assert stats["subscriptions"]["s"]["acked_before"] == 2  # the late one counts for nothing
 
 
-def test_a_consumer_that_subscribes_while_the_fence_goes_up_gets_nothing(
+def test_a_consumer_that_subscribes_while_the_fence_is_set_gets_nothing(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = partition_of(cluster, "fenced-meanwhile")
@@ -113,7 +113,7 @@ def test_a_consumer_that_subscribes_while_the_fence_goes_up_gets_nothing(
         ("terminate", {}),
     ],
 )
-def test_no_administrator_gets_through(
+def test_administrative_changes_are_refused_behind_a_fence(
     cluster: LocalCluster, method: str, args: dict[str, Any]
 ) -> None:
     key = partition_of(cluster, f"fenced-for-{method}")
@@ -127,7 +127,7 @@ def test_no_administrator_gets_through(
         ask(cluster, key, method, **args)
 
 
-def test_a_fence_outlives_its_partition(cluster: LocalCluster) -> None:
+def test_a_fence_survives_a_restart_of_its_partition(cluster: LocalCluster) -> None:
     key = partition_of(cluster, "fenced-and-killed")
     ask(cluster, key, "fence", migration=1)
     cluster.kill(key)
@@ -141,7 +141,7 @@ def test_a_fence_outlives_its_partition(cluster: LocalCluster) -> None:
     ask(cluster, key, "create_subscription", name="s")
 
 
-def test_nothing_is_acknowledged_once_the_fence_is_durable(cluster: LocalCluster) -> None:
+def test_acknowledgements_are_refused_behind_a_durable_fence(cluster: LocalCluster) -> None:
     key = partition_of(cluster, "acknowledged-late")
 
     async def work() -> None:
@@ -166,7 +166,7 @@ def test_nothing_is_acknowledged_once_the_fence_is_durable(cluster: LocalCluster
     assert ask(cluster, key, "stats")["subscriptions"]["s"]["acked_before"] == 0
 
 
-def test_what_was_never_here_gets_no_receipt(cluster: LocalCluster) -> None:
+def test_unknown_message_ids_get_no_receipt(cluster: LocalCluster) -> None:
     """Not for nothing: who moved there and back may have ids of the time before."""
     key, other = partition_of(cluster, "asked"), partition_of(cluster, "another")
 
@@ -232,7 +232,7 @@ def lone(tmp_path: Path) -> Iterator[LocalCluster]:
         yield running
 
 
-def test_clients_that_were_sent_away_go_on_when_the_fence_is_down(lone: LocalCluster) -> None:
+def test_clients_continue_after_the_fence_is_removed(lone: LocalCluster) -> None:
     quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     client = pulsar.Client(lone.service_url, logger=quiet, operation_timeout_seconds=30)
     key = partition_of(lone, "busy")
@@ -259,7 +259,7 @@ def test_clients_that_were_sent_away_go_on_when_the_fence_is_down(lone: LocalClu
     client.close()
 
 
-def test_a_message_that_waits_for_its_receipt_gets_none_behind_the_fence(
+def test_a_message_without_a_receipt_gets_none_behind_the_fence(
     cluster: LocalCluster,
 ) -> None:
     key = partition_of(cluster, "hurried")

@@ -150,7 +150,7 @@ def test_an_exclusive_producer_needs_its_epoch_on_disk() -> None:
     run(scenario)
 
 
-def test_a_consumer_whose_unsubscribing_failed_must_subscribe_again() -> None:
+def test_a_consumer_whose_unsubscribe_failed_must_subscribe_again() -> None:
     async def scenario(setting: Setting) -> None:
         client = setting.client
         client.say(SUBSCRIBE)
@@ -181,7 +181,7 @@ def test_a_producer_that_connects_during_a_termination_is_notified() -> None:
     run(scenario)
 
 
-def test_a_producer_goes_on_behind_what_an_earlier_one_of_its_name_sent() -> None:
+def test_a_producer_continues_behind_the_last_id_of_its_predecessor() -> None:
     async def scenario(setting: Setting) -> None:
         runtime = setting.partition.runtime
         runtime._parked = deque()  # as while the journal rolls over
@@ -210,7 +210,7 @@ def test_a_producer_goes_on_behind_what_an_earlier_one_of_its_name_sent() -> Non
     ],
     ids=["first", "named", "named and back", "Java's", "Java's and unnamed", "unnamed and back"],
 )
-def test_after_a_reconnect_the_reported_id_is_above_all_that_the_client_may_hold(
+def test_the_id_reported_after_a_reconnect_exceeds_ids_that_the_client_may_hold(
     client_version: str, command: dict[str, Any], reported: int | None
 ) -> None:
     async def scenario(setting: Setting) -> None:
@@ -227,7 +227,7 @@ def test_after_a_reconnect_the_reported_id_is_above_all_that_the_client_may_hold
     run(scenario)
 
 
-def test_made_up_names_tell_data_and_incarnations_apart() -> None:
+def test_generated_producer_names_differ_between_data_and_incarnations() -> None:
     async def scenario(setting: Setting) -> None:
         partition = setting.partition
         names = {partition.publishing.producer_name()}
@@ -260,7 +260,7 @@ def test_a_full_disk_of_the_dispatcher_does_not_end_a_partition_without_consumer
     run(scenario)
 
 
-def test_a_deletion_continues_when_its_caller_is_gone() -> None:
+def test_a_deletion_continues_without_its_caller() -> None:
     async def scenario(setting: Setting) -> None:
         partition = setting.partition
         setting.client.say(SUBSCRIBE)
@@ -359,7 +359,7 @@ def test_closed_producers_are_not_remembered_for_ever(monkeypatch: pytest.Monkey
     run(scenario)
 
 
-def test_a_connection_that_is_not_used_keeps_no_partition_in_memory() -> None:
+def test_an_unused_connection_keeps_no_partition_in_memory() -> None:
     async def scenario(setting: Setting) -> None:
         async with asyncio.timeout(5):
             while not setting.partition.idle():  # until the calls that set it up are over
@@ -403,7 +403,7 @@ def test_an_actor_whose_start_fails_leaves_nothing_open(monkeypatch: pytest.Monk
     run(scenario)
 
 
-def test_an_answer_that_does_not_come_is_named_as_the_reason() -> None:
+def test_a_missing_answer_is_named_as_the_reason() -> None:
     async def main() -> None:
         with pytest.raises(Unreachable, match=r"could not call it within 0.05 s: no answer"):
             await persist(lambda: asyncio.sleep(10), 0.05, "call it", Backoff(0.02))

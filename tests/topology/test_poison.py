@@ -118,7 +118,7 @@ BAD: list[tuple[str, dict[str, Any], bytes]] = [
 
 
 @pytest.mark.parametrize(("text", "fields", "entry"), BAD, ids=[each[0] for each in BAD])
-def test_a_send_that_cannot_be_true_is_refused_by_name(
+def test_an_inconsistent_send_is_refused_by_name(
     text: str, fields: dict[str, Any], entry: bytes
 ) -> None:
     async def scenario(setting: Setting) -> None:
@@ -153,7 +153,7 @@ def test_a_send_that_cannot_be_true_is_refused_by_name(
         ),
     ],
 )
-def test_a_batch_that_can_be_is_stored(fields: dict[str, Any], entry: bytes) -> None:
+def test_a_consistent_batch_is_stored(fields: dict[str, Any], entry: bytes) -> None:
     async def scenario(setting: Setting) -> None:
         client = Neighbour(setting.partition)
         await client.subscribe(1, pb.CommandSubscribe.Exclusive)
@@ -166,7 +166,7 @@ def test_a_batch_that_can_be_is_stored(fields: dict[str, Any], entry: bytes) -> 
 
 
 @pytest.mark.parametrize("entry", UNREADABLE)
-def test_unreadable_metadata_blocks_no_other_entry(entry: bytes) -> None:
+def test_unreadable_metadata_does_not_block_other_entries(entry: bytes) -> None:
     async def scenario(setting: Setting) -> None:
         client = Neighbour(setting.partition)
         await client.produce("p")

@@ -64,7 +64,7 @@ def test_a_running_topic_applies_the_narrowest_level(cluster, admin, client, top
         soon(lambda left=left: applied(cluster, topic, name) == left)
 
 
-def test_changes_that_a_restarting_catalog_did_not_tell_are_found(cluster, admin, client, topic):
+def test_changes_missed_during_a_restart_of_the_catalog_are_found(cluster, admin, client, topic):
     client.create_producer(topic).send(b"x")
     cluster.kill(ActorKey.catalog())
     admin.set_policy_of(topic, "messageTTL", 77)
@@ -119,7 +119,7 @@ def test_subscriptions_beyond_the_limit_are_refused(cluster, admin, client, topi
     client.subscribe(topic, "s")
 
 
-def test_subscriptions_are_created_only_if_that_is_allowed(cluster, admin, client, topic):
+def test_subscriptions_are_created_only_if_policy_allows_it(cluster, admin, client, topic):
     client.create_producer(topic)
     admin.set_policy_of(topic, "autoSubscriptionCreation", {"allowAutoSubscriptionCreation": False})
     soon(lambda: not actor(cluster, topic).policies.create_subscriptions)
@@ -129,7 +129,7 @@ def test_subscriptions_are_created_only_if_that_is_allowed(cluster, admin, clien
     client.subscribe(topic, "s")
 
 
-def test_messages_beyond_the_topics_size_are_refused_in_their_turn(cluster, admin, client, topic):
+def test_messages_above_the_size_limit_are_refused_in_order(cluster, admin, client, topic):
     producer = client.create_producer(topic, batching_enabled=False)
     producer.send(b"x" * 5000)
     admin.set_policy_of(topic, "maxMessageSize", 1000)
@@ -139,7 +139,7 @@ def test_messages_beyond_the_topics_size_are_refused_in_their_turn(cluster, admi
     producer.send(b"x" * 500)
 
 
-def test_publishers_are_slowed_down_to_their_rate(cluster, admin, client, topic):
+def test_publishers_are_throttled_to_their_rate(cluster, admin, client, topic):
     producer = client.create_producer(topic, batching_enabled=False)
     producer.send(b"x")
     rate = {"publishThrottlingRateInMsg": 20, "publishThrottlingRateInByte": -1}
@@ -174,7 +174,7 @@ def test_subscriptions_apply_changed_limits(cluster, admin, client, topic):
     soon(lambda: limits() == (11, 200_000))
 
 
-def test_half_a_retention_is_refused(admin):
+def test_an_incomplete_retention_is_refused(admin):
     with pytest.raises(velaray.client.admin.Invalid, match="-1 ignores a limit"):
         admin.set_policy_of(
             DEFAULT, "retention", {"retentionTimeInMinutes": 5, "retentionSizeInMB": 0}

@@ -79,7 +79,7 @@ def arrives(cluster: Cluster, topic: str, wanted: list[bytes], name: str = "s") 
     soon(lambda: left(cluster, topic, name) == wanted)
 
 
-def test_all_of_it_arrives(trio: list[Cluster], topic: str) -> None:
+def test_all_progress_of_a_subscription_arrives(trio: list[Cluster], topic: str) -> None:
     a, b, _ = trio
     replicate(topic, a, b)
     payloads = publish(a, topic, 10)
@@ -120,7 +120,7 @@ def stats(cluster: Cluster, topic: str, name: str = "s") -> dict[str, Any]:
     return found
 
 
-def test_deliveries_in_vain_are_counted_on(trio: list[Cluster], topic: str) -> None:
+def test_failed_deliveries_continue_to_count(trio: list[Cluster], topic: str) -> None:
     a, b, _ = trio
     replicate(topic, a, b)
     payloads = publish(a, topic, 3)
@@ -139,7 +139,7 @@ def test_deliveries_in_vain_are_counted_on(trio: list[Cluster], topic: str) -> N
     assert {each.data(): each.redelivery_count() for each in there} == {b"0": 0, b"1": 1}
 
 
-def test_neither_delayed_messages_nor_slow_ones_hold_it_up(trio: list[Cluster], topic: str) -> None:
+def test_delayed_and_slow_messages_do_not_hold_up_progress(trio: list[Cluster], topic: str) -> None:
     """The article's first problem: if only the mark-delete position is replicated, the other
     cluster redelivers everything behind one unacknowledged message."""
     a, b, _ = trio
@@ -162,7 +162,7 @@ def test_neither_delayed_messages_nor_slow_ones_hold_it_up(trio: list[Cluster], 
     producer.close()
 
 
-def test_a_backlog_of_messages_does_not_hold_it_up(trio: list[Cluster], topic: str) -> None:
+def test_a_backlog_of_messages_does_not_hold_up_progress(trio: list[Cluster], topic: str) -> None:
     """The second one: where progress goes through the topic, it comes behind all that is there."""
     a, b, _ = trio
     replicate(topic, a, b)
@@ -193,7 +193,9 @@ def ahead(cluster: Cluster, topic: str, origin: str) -> tuple[int, int]:
     return tuple(waiting[origin].up_to) if origin in waiting else (-1, -1)
 
 
-def test_a_cluster_that_is_lost_does_not_hold_up_others(trio: list[Cluster], topic: str) -> None:
+def test_a_lost_cluster_does_not_hold_up_progress_of_others(
+    trio: list[Cluster], topic: str
+) -> None:
     """There a snapshot needs answers of all clusters."""
     a, b, c = trio
     remotes = {"b": exactly(b), "c": exactly(c, service_url=NOWHERE)}
@@ -213,7 +215,7 @@ def test_a_cluster_that_is_lost_does_not_hold_up_others(trio: list[Cluster], top
     nothing_more(moved)
 
 
-def test_it_goes_on_where_nothing_is_published(
+def test_progress_is_replicated_without_publishing(
     trio: list[Cluster], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The third one: positions between two snapshots can't be told, and without messages there
@@ -231,7 +233,7 @@ def test_it_goes_on_where_nothing_is_published(
         arrives(b, topic, payloads[number + 1 :])
 
 
-def test_both_work_on_what_both_have(trio: list[Cluster], topic: str) -> None:
+def test_clusters_share_the_consumption_of_common_messages(trio: list[Cluster], topic: str) -> None:
     a, b, c = trio
     replicate(topic, a, b, c)
     for each in (a, b, c):

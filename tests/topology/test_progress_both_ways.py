@@ -281,7 +281,7 @@ class World:
 
 @pytest.mark.parametrize("both", [False, True])
 @pytest.mark.parametrize("seed", range(60))
-def test_both_have_the_same_of_what_both_have_and_nothing_else(seed: int, both: bool) -> None:
+def test_both_clusters_acknowledge_the_same_common_messages(seed: int, both: bool) -> None:
     world = World(seed, both=both)
     for _ in range(STEPS):
         world.step()

@@ -342,7 +342,7 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_no_part_is_large_however_many_acked_ranges_there_are(
+def test_parts_are_small_for_any_number_of_acked_ranges(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(progress_exports, "WINDOW", 1 << 10)
@@ -417,7 +417,7 @@ async def nobody(site: Site) -> bool:
     return not (await site.partition()).subscriptions.channels
 
 
-def test_it_is_said_when_a_consumer_acknowledges_and_when_one_gives_up() -> None:
+def test_acks_and_failed_deliveries_change_the_revision() -> None:
     async def scenario(site: Site) -> None:
         world = World(site, 0)
         await world.start()
@@ -454,7 +454,7 @@ async def counted(site: Site, world: World, wanted: dict[int, int]) -> bool:
     return {at: world.told.delivered(*world.log[at]) for at in wanted} == wanted
 
 
-def test_what_is_held_is_not_told_as_delivered_in_vain() -> None:
+def test_held_entries_are_not_exported_as_failed_deliveries() -> None:
     async def scenario(site: Site) -> None:
         world = World(site, 0)
         await world.start()
@@ -478,7 +478,7 @@ def test_what_is_held_is_not_told_as_delivered_in_vain() -> None:
     run(scenario)
 
 
-def test_what_an_aborted_transaction_acknowledged_was_delivered_in_vain() -> None:
+def test_entries_acked_in_an_aborted_transaction_are_failed_deliveries() -> None:
     async def scenario(site: Site) -> None:
         world = World(site, 0)
         await world.start()
@@ -502,7 +502,7 @@ async def own_place(site: Site, mark: int) -> Position:
     return progress_export.Places(state, "east", None).up_to(mark).get("east", Position(-1, -1))
 
 
-def test_up_to_where_own_entries_are_acknowledged() -> None:
+def test_the_position_up_to_which_own_entries_are_acknowledged_is_exported() -> None:
     async def scenario(site: Site) -> None:
         world = World(site, 0)
         assert await own_place(site, 0) == (-1, -1)

@@ -76,7 +76,7 @@ def run(cluster: Cluster, *words: str, fails: bool = False) -> Any:
     return result.output if fails else json.loads(result.stdout)
 
 
-def test_a_tenant_is_taken_over_and_what_is_unacknowledged_comes(
+def test_a_tenant_is_imported_and_its_unacknowledged_messages_are_delivered(
     pair: list[Cluster], tenant: str
 ) -> None:
     old, new = pair
@@ -120,7 +120,7 @@ def test_a_tenant_is_taken_over_and_what_is_unacknowledged_comes(
     assert not new.local.actor_system.failures
 
 
-def test_what_is_new_there_comes_with_another_import(pair: list[Cluster], tenant: str) -> None:
+def test_another_import_brings_new_metadata(pair: list[Cluster], tenant: str) -> None:
     old, new = pair
     run(new, "import", tenant, "--from", "old")
     assert run(new, "import", tenant, "--from", "old")["steps"] == []
@@ -143,7 +143,9 @@ def test_what_is_new_there_comes_with_another_import(pair: list[Cluster], tenant
     run(new, "finish", tenant, "--from", "old")
 
 
-def test_nothing_is_finished_before_all_is_here(pair: list[Cluster], tenant: str) -> None:
+def test_an_import_finishes_only_after_all_messages_arrived(
+    pair: list[Cluster], tenant: str
+) -> None:
     old, new = pair
     one = f"persistent://{tenant}/orders/one"
     run(new, "import", tenant, "--from", "old")
@@ -161,7 +163,7 @@ def test_nothing_is_finished_before_all_is_here(pair: list[Cluster], tenant: str
         admin_of(new).finish_pull(tenant, "old")
 
 
-def test_producers_go_on_here_with_their_sequence_ids(pair: list[Cluster], tenant: str) -> None:
+def test_producers_continue_with_their_sequence_ids(pair: list[Cluster], tenant: str) -> None:
     old, new = pair
     one = f"persistent://{tenant}/orders/one"
     producer = old.client.create_producer(one, "p")
@@ -173,7 +175,7 @@ def test_producers_go_on_here_with_their_sequence_ids(pair: list[Cluster], tenan
     assert new.client.create_producer(one, "p").last_sequence_id() == 4
 
 
-def test_what_is_here_in_another_shape_is_refused_and_nothing_changed(
+def test_metadata_that_differs_is_refused_and_nothing_changes(
     pair: list[Cluster], tenant: str
 ) -> None:
     new = pair[1]
@@ -187,7 +189,7 @@ def test_what_is_here_in_another_shape_is_refused_and_nothing_changed(
     assert admin.pulls(tenant) == []
 
 
-def test_what_cant_be_asked_for_is_refused(pair: list[Cluster], tenant: str) -> None:
+def test_invalid_imports_are_refused(pair: list[Cluster], tenant: str) -> None:
     _, new = pair
     admin = admin_of(new)
     with pytest.raises(NotFound, match="nowhere"):

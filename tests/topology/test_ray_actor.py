@@ -88,7 +88,7 @@ def test_a_stopping_actor_gives_its_address_to_no_caller(
     assert with_actor(config, scenario) == []
 
 
-def test_an_actor_that_is_dismissed_while_it_starts_leaves_all_the_same(
+def test_an_actor_that_is_dismissed_while_it_starts_stops(
     config: ClusterConfig,
 ) -> None:
     async def scenario(actor: VelarayActor) -> None:
@@ -102,7 +102,7 @@ def test_an_actor_that_is_dismissed_while_it_starts_leaves_all_the_same(
     assert with_actor(config, scenario) == []
 
 
-def test_an_actor_that_cannot_stop_in_good_order_dies(
+def test_an_actor_that_fails_to_stop_gracefully_exits(
     config: ClusterConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def failing_stop(hosted: CatalogActor) -> None:
@@ -119,7 +119,7 @@ def test_an_actor_that_cannot_stop_in_good_order_dies(
     assert "the disk is gone" in str(died)
 
 
-def test_an_actor_whose_watch_fails_dies(
+def test_an_actor_whose_watch_fails_exits(
     config: ClusterConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unreadable(store: Any, config: ClusterConfig) -> None:
@@ -134,7 +134,7 @@ def test_an_actor_whose_watch_fails_dies(
     assert "too many open files" in str(died)
 
 
-def test_a_front_door_that_cannot_start_says_why(
+def test_a_proxy_that_cannot_start_reports_the_reason(
     config: ClusterConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unreadable(store: Any, config: ClusterConfig) -> None:
@@ -145,7 +145,7 @@ def test_a_front_door_that_cannot_start_says_why(
         ProxyActor(config)
 
 
-def test_a_front_door_whose_thread_ends_takes_its_process_along(
+def test_a_proxy_whose_thread_ends_exits_its_process(
     config: ClusterConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def unreadable(store: Any, config: ClusterConfig) -> None:

@@ -92,7 +92,7 @@ def test_only_the_journals_of_partitions_are_relaxed() -> None:
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_what_is_announced_is_synced_at_once(topic: TopicName) -> None:
+def test_deletion_topics_sync_every_entry(topic: TopicName) -> None:
     """The manifest drops its ledger after the answer: a lost event would leave it for ever."""
 
     async def scenario(setting: Relaxed) -> None:
@@ -104,7 +104,7 @@ def test_what_is_announced_is_synced_at_once(topic: TopicName) -> None:
     run(scenario)
 
 
-def test_a_new_subscription_keeps_what_is_before_it() -> None:
+def test_a_new_subscription_syncs_the_entries_before_it() -> None:
     async def scenario(setting: Relaxed) -> None:
         await setting.publish(4)
         ref = await setting.partition.subscriptions.create_subscription("s", StartAt.LATEST, {})
@@ -115,7 +115,7 @@ def test_a_new_subscription_keeps_what_is_before_it() -> None:
     run(scenario)
 
 
-def test_a_seek_keeps_what_it_goes_behind() -> None:
+def test_a_seek_syncs_the_entries_before_its_target() -> None:
     async def scenario(setting: Relaxed) -> None:
         await setting.partition.subscriptions.create_subscription("s", StartAt.EARLIEST, {})
         await setting.publish(4)
@@ -126,7 +126,7 @@ def test_a_seek_keeps_what_it_goes_behind() -> None:
     run(scenario)
 
 
-def test_skipping_keeps_what_is_skipped() -> None:
+def test_skipping_syncs_the_skipped_entries() -> None:
     async def scenario(setting: Relaxed) -> None:
         await setting.partition.subscriptions.create_subscription("s", StartAt.EARLIEST, {})
         await setting.publish(4)
@@ -136,7 +136,7 @@ def test_skipping_keeps_what_is_skipped() -> None:
     run(scenario)
 
 
-def test_an_acknowledgement_never_comes_before_its_entry() -> None:
+def test_an_acknowledgement_is_never_durable_before_its_entry() -> None:
     async def scenario(setting: Relaxed) -> None:
         client, partition = setting.client, setting.partition
         client.say(SUBSCRIBE)
@@ -186,7 +186,7 @@ def test_stopping_reports_held_acknowledgements() -> None:
     run(scenario)
 
 
-def test_no_position_is_given_twice() -> None:
+def test_positions_are_not_reused_after_a_power_loss() -> None:
     async def scenario(setting: Relaxed) -> None:
         await setting.publish(4)
         before = setting.partition.log.position_of(3)

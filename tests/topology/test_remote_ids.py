@@ -103,7 +103,7 @@ def unknown(world: World) -> Position:
     return Position(world.ids[3].ledger_id, 1000)
 
 
-def test_the_right_messages_are_acknowledged() -> None:
+def test_remote_ids_acknowledge_the_right_messages() -> None:
     async def scenario(world: World) -> None:
         assert await world.unacked() == [0, 1, 2, 3, 4, 5]
         client = await world.subscribe()
@@ -113,7 +113,7 @@ def test_the_right_messages_are_acknowledged() -> None:
     moved(scenario)
 
 
-def test_up_to_a_message_what_that_cluster_stored_is_acknowledged() -> None:
+def test_a_cumulative_ack_covers_messages_that_the_source_cluster_stored() -> None:
     async def scenario(world: World) -> None:
         client = await world.subscribe(EXCLUSIVE)
         await world.ack(client, world.ids[1], up_to=True)
@@ -126,7 +126,7 @@ def test_up_to_a_message_what_that_cluster_stored_is_acknowledged() -> None:
     moved(scenario)
 
 
-def test_parts_of_a_batch_that_isnt_here_are_not_taken_for_those_of_another() -> None:
+def test_a_partial_ack_of_an_unknown_batch_does_not_apply_to_another() -> None:
     async def scenario(world: World) -> None:
         client = await world.subscribe(EXCLUSIVE)
         await world.ack(client, unknown(world), up_to=True, ack_set=[0b10])
@@ -135,7 +135,7 @@ def test_parts_of_a_batch_that_isnt_here_are_not_taken_for_those_of_another() ->
     moved(scenario, messages=2)
 
 
-def test_what_consists_of_many_parts_is_acknowledged_by_and_by(
+def test_an_ack_of_many_ranges_is_applied_in_parts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(remote_ids, "MOST_RUNS", 1)
@@ -177,7 +177,7 @@ def test_parts_of_batches_are_acknowledged() -> None:
     moved(scenario, messages=3)
 
 
-def test_what_is_named_is_delivered_again() -> None:
+def test_requested_messages_are_redelivered() -> None:
     async def scenario(world: World) -> None:
         client = await world.subscribe()
         ask = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1)
@@ -194,7 +194,7 @@ def test_what_is_named_is_delivered_again() -> None:
     moved(scenario)
 
 
-def test_seeks_find_their_place() -> None:
+def test_seeks_by_remote_ids_find_their_position() -> None:
     async def scenario(world: World) -> None:
         places = [*world.ids, unknown(world), Position(1 << 52, 0), Position(9 << 52, 0)]
         for position, offset in zip(places, (0, 2, 3, 5, 6, 0, 0), strict=True):
@@ -215,7 +215,7 @@ def test_seeks_find_their_place() -> None:
     moved(scenario)
 
 
-def test_a_reader_goes_on_where_it_was() -> None:
+def test_a_reader_continues_at_its_position() -> None:
     async def scenario(world: World) -> None:
         client = await world.west.client()
         subscribe = CommandSubscribe(
@@ -301,7 +301,7 @@ def test_a_transaction_acknowledges_up_to_a_message_if_nothing_else_is_before_it
     moved(scenario, messages=3)
 
 
-def test_pulsars_client_acknowledges_what_it_got_in_the_other_cluster(tmp_path: Path) -> None:
+def test_the_official_client_acknowledges_messages_of_the_other_cluster(tmp_path: Path) -> None:
     with clusters(tmp_path, "a", "b") as (a, b):
         topic = "persistent://public/default/moved"
         for each in (a, b):

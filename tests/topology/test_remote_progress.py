@@ -51,7 +51,7 @@ def numbers(payloads: list[str], cluster: str = "east") -> list[int]:
 
 
 @KINDS
-def test_what_is_acknowledged_elsewhere_is_not_delivered(kind: int) -> None:
+def test_messages_acknowledged_elsewhere_are_not_delivered(kind: int) -> None:
     async def scenario(east: Site, west: Site) -> None:
         consumer = await filled(east, 10)
         for number in (0, 1, 4, 7):
@@ -91,7 +91,7 @@ def test_an_entry_acknowledged_before_its_arrival_is_skipped(kind: int) -> None:
 
 
 @KINDS
-def test_progress_and_entries_that_come_together_deliver_nothing_twice(kind: int) -> None:
+def test_progress_and_entries_that_arrive_together_deliver_nothing_twice(kind: int) -> None:
     async def scenario(east: Site, west: Site) -> None:
         moved = await Consumer(west, "s", kind).connect()
         consumer = await filled(east, 60)
@@ -110,7 +110,7 @@ def test_progress_and_entries_that_come_together_deliver_nothing_twice(kind: int
     run(scenario)
 
 
-def test_of_a_batch_the_same_messages_are_left() -> None:
+def test_the_same_messages_of_a_batch_stay_open() -> None:
     async def scenario(east: Site, west: Site) -> None:
         consumer = await Consumer(east, "s", SHARED).connect()
         for number in range(3):
@@ -135,7 +135,7 @@ def test_of_a_batch_the_same_messages_are_left() -> None:
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_deliveries_in_vain_are_counted_on(before: bool) -> None:
+def test_failed_deliveries_continue_to_count(before: bool) -> None:
     async def scenario(east: Site, west: Site) -> None:
         consumer = await filled(east, 3)
         partition = await east.partition()
@@ -162,7 +162,7 @@ def test_deliveries_in_vain_are_counted_on(before: bool) -> None:
     run(scenario)
 
 
-def test_what_is_produced_here_is_only_passed_over_by_its_own_position() -> None:
+def test_local_messages_are_skipped_only_by_their_own_position() -> None:
     async def scenario(east: Site, west: Site) -> None:
         there, back = Replicator(east, west), Replicator(west, east)
         await there.connect()
@@ -187,7 +187,7 @@ def test_what_is_produced_here_is_only_passed_over_by_its_own_position() -> None
 
 
 @pytest.mark.parametrize("ranges", [False, True])
-def test_a_position_of_this_cluster_means_what_it_stored_first(ranges: bool) -> None:
+def test_a_position_of_this_cluster_refers_to_its_own_entries(ranges: bool) -> None:
     async def scenario(east: Site, west: Site) -> None:
         replicator = await Replicator(east, west).connect()
         for number in range(3):
@@ -219,7 +219,7 @@ def test_a_position_of_this_cluster_means_what_it_stored_first(ranges: bool) -> 
     run(scenario)
 
 
-def test_a_subscription_that_is_not_there_is_made_and_gets_everything_else() -> None:
+def test_a_missing_subscription_is_created_and_gets_everything_else() -> None:
     async def scenario(east: Site, west: Site) -> None:
         await west.publish(0)
         consumer = await filled(east, 2)
@@ -239,7 +239,7 @@ def test_a_subscription_that_is_not_there_is_made_and_gets_everything_else() -> 
     run(scenario)
 
 
-def test_a_rewind_here_is_not_undone_by_what_was_told_before() -> None:
+def test_a_local_rewind_is_not_undone_by_earlier_progress() -> None:
     async def scenario(east: Site, west: Site) -> None:
         consumer = await filled(east, 6)
         for number in range(4):
@@ -286,7 +286,7 @@ def test_a_rewind_is_not_undone_by_a_cluster_with_older_progress() -> None:
     run(scenario)
 
 
-def test_much_that_waits_is_settled_by_and_by(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_much_waiting_progress_is_settled_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscription_queries, "_AT_ONCE", 3)
     monkeypatch.setattr(remote_progress, "AT_ONCE", 2)
 
@@ -332,7 +332,7 @@ def test_confirmed_progress_survives_a_crash_at_every_step() -> None:
     run(scenario)
 
 
-def test_nothing_is_lost_that_was_under_way_when_the_subscription_died() -> None:
+def test_progress_in_flight_survives_a_crash_of_the_subscription() -> None:
     async def scenario(east: Site, west: Site) -> None:
         moved = await Consumer(west, "s", SHARED).connect()
         consumer = await filled(east, 20)
@@ -384,7 +384,7 @@ def test_entries_without_consumers_are_settled_before_they_are_trimmed(restarts:
 
 
 @pytest.mark.parametrize("read", ["never", "before", "until then"])
-def test_entries_without_consumers_are_settled_soon(read: str) -> None:
+def test_entries_without_consumers_are_settled_without_further_requests(read: str) -> None:
     async def scenario(east: Site, west: Site) -> None:
         moved, partition = Consumer(west, "s", SHARED), await west.partition()
         if read != "never":
@@ -414,7 +414,7 @@ def waiting(site: Site) -> dict[str, object]:
     return found[0].runtime.state.remote.waiting  # type: ignore[attr-defined]
 
 
-def test_what_is_acknowledged_elsewhere_meanwhile_is_not_delivered_by_itself(
+def test_entries_acknowledged_elsewhere_are_not_delivered_under_a_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The report of what was delivered goes out when it is asked for, never by the timer.
@@ -442,7 +442,7 @@ def test_what_is_acknowledged_elsewhere_meanwhile_is_not_delivered_by_itself(
     run(scenario)
 
 
-def test_what_came_while_its_progress_was_taken_in_is_settled_without_more_to_come() -> None:
+def test_entries_stored_while_their_progress_is_applied_are_settled_without_later_ones() -> None:
     async def scenario(east: Site, west: Site) -> None:
         consumer = await filled(east, 3)
         await consumer.acknowledge("east-p-1")
@@ -469,7 +469,7 @@ def test_what_came_while_its_progress_was_taken_in_is_settled_without_more_to_co
     run(scenario)
 
 
-def test_what_a_consumer_did_not_ask_for_is_settled_when_it_leaves() -> None:
+def test_undelivered_entries_are_settled_when_the_consumer_leaves() -> None:
     async def scenario(east: Site, west: Site) -> None:
         moved = await Consumer(west, "s", SHARED).connect(permits=1)
         consumer = await filled(east, 300)
@@ -486,7 +486,7 @@ def test_what_a_consumer_did_not_ask_for_is_settled_when_it_leaves() -> None:
 
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED])
-def test_what_comes_while_its_progress_is_taken_in_waits_for_that(kind: int) -> None:
+def test_entries_stored_while_their_progress_is_applied_wait_for_it(kind: int) -> None:
     async def scenario(east: Site, west: Site) -> None:
         moved = await Consumer(west, "s", kind).connect()
         consumer = await filled(east, 3)
@@ -516,7 +516,7 @@ def test_what_comes_while_its_progress_is_taken_in_waits_for_that(kind: int) -> 
     run(scenario)
 
 
-def test_a_reader_of_that_name_is_left_alone() -> None:
+def test_a_reader_with_the_name_of_the_subscription_is_left_unchanged() -> None:
     async def scenario(east: Site, west: Site) -> None:
         client = await west.client()
         client.say(
@@ -545,7 +545,7 @@ def test_a_reader_of_that_name_is_left_alone() -> None:
         (SubscriptionProgress(subscription="pulsar.repl.x").SerializeToString(), "a replicator"),
     ],
 )
-def test_progress_that_can_not_be_read_is_refused(part: bytes, why: str) -> None:
+def test_unreadable_progress_is_refused(part: bytes, why: str) -> None:
     async def scenario(east: Site, west: Site) -> None:
         replicator = await Replicator(east, west).connect()
         refused = await replicator.send(marker(Marker.PROGRESS, part))
@@ -557,7 +557,7 @@ def test_progress_that_can_not_be_read_is_refused(part: bytes, why: str) -> None
     run(scenario)
 
 
-def test_a_consumer_that_holds_what_is_acknowledged_elsewhere_holds_it_no_more() -> None:
+def test_entries_acknowledged_elsewhere_are_no_longer_held() -> None:
     async def scenario(east: Site, west: Site) -> None:
         consumer = await filled(east, 4)
         replicator = await Replicator(east, west).connect()

@@ -385,7 +385,7 @@ async def lost_and_found(west: West) -> None:
                 assert west._offset(state, where.entry_id) in state.transactions.hidden
 
 
-def test_whenever_the_other_cluster_is_lost_all_of_it_is_shown_or_nothing() -> None:
+def test_the_loss_of_the_source_at_any_step_shows_all_of_a_transaction_or_nothing() -> None:
     outcomes = set()
     for number in range(1, steps_in_all() + 1):
 
@@ -399,7 +399,7 @@ def test_whenever_the_other_cluster_is_lost_all_of_it_is_shown_or_nothing() -> N
 
 
 @pytest.mark.parametrize(("victim", "later"), [(P, 2), (P, 9), (Q, 5), (R, 1)])
-def test_after_a_crash_during_a_loss_all_of_a_transaction_is_shown_or_nothing(
+def test_a_crash_during_a_loss_shows_all_of_a_transaction_or_nothing(
     victim: str, later: int
 ) -> None:
     for number in range(1, steps_in_all() + 1, 2):

@@ -28,7 +28,7 @@ DUPLICATE = Position((1 << 64) - 1, (1 << 64) - 1)
 """(-1, -1) on the wire."""
 
 
-def test_what_is_replicated_arrives_once_in_order_and_is_not_sent_back() -> None:
+def test_replicated_messages_arrive_once_in_order_and_are_not_sent_back() -> None:
     async def scenario(east: Site, west: Site) -> None:
         for number in range(3):
             await east.publish(number)
@@ -95,7 +95,7 @@ def test_duplicates_are_known_after_a_crash_at_any_moment() -> None:
     run(scenario)
 
 
-def test_nothing_gets_past_an_entry_that_was_refused() -> None:
+def test_no_entry_overtakes_a_refused_one() -> None:
     async def scenario(east: Site, west: Site) -> None:
         positions = [await east.publish(number) for number in range(4)]
         entries = await east.entries()
@@ -127,7 +127,7 @@ def test_a_replaced_replicator_is_notified() -> None:
     run(scenario)
 
 
-def test_a_batch_is_stored_as_one_and_with_its_size() -> None:
+def test_a_batch_is_stored_as_one_entry_with_its_size() -> None:
     async def scenario(east: Site, west: Site) -> None:
         await east.publish(0, messages=7)
         await (await Replicator(east, west).connect()).replicate()
@@ -149,7 +149,7 @@ def test_a_batch_is_stored_as_one_and_with_its_size() -> None:
         (stamped(entry(marker_type=77), "east", None), "unknown type of marker: 77"),
     ],
 )
-def test_what_does_not_say_where_it_is_from_is_refused(sent: bytes, why: str) -> None:
+def test_a_replicated_message_without_a_source_is_refused(sent: bytes, why: str) -> None:
     async def scenario(east: Site, west: Site) -> None:
         replicator = await Replicator(east, west).connect()
         refused = await replicator.send(sent)
@@ -202,7 +202,7 @@ def test_a_replicator_of_this_very_cluster_is_refused() -> None:
     run(scenario)
 
 
-def test_a_chunk_that_is_replicated_is_known_as_one() -> None:
+def test_a_replicated_chunk_is_recognized() -> None:
     async def scenario(east: Site, west: Site) -> None:
         replicator = await Replicator(east, west).connect()
         for number in range(3):
@@ -235,7 +235,7 @@ def test_producers_move_with_their_sequence_ids() -> None:
     run(scenario)
 
 
-def test_rows_of_producers_that_are_none_are_refused() -> None:
+def test_invalid_producer_rows_are_refused() -> None:
     async def scenario(east: Site, west: Site) -> None:
         with pytest.raises(Exception, match="rows of producers"):
             await west.call("adopt_producers", rows=[["p", "x"]])
@@ -244,7 +244,7 @@ def test_rows_of_producers_that_are_none_are_refused() -> None:
 
 
 @pytest.mark.parametrize("base", [0, 5 << 28])
-def test_numbers_of_journals_carry_that_of_their_cluster(tmp_path, base: int) -> None:
+def test_ledger_ids_contain_the_cluster_number(tmp_path, base: int) -> None:
     async def claims() -> list[int]:
         first, second = FileStore(tmp_path, base), FileStore(tmp_path, base)
         numbers = [await store.claim_number("me") for store in (first, second, first)]

@@ -49,7 +49,7 @@ def backlog(cluster: Cluster, topic: str, remote: str) -> int:
     return int(found[f"pulsar.repl.{remote}"]["backlog"])
 
 
-def test_what_is_published_arrives_in_order_with_everything_it_had(
+def test_published_messages_arrive_in_order_with_all_their_metadata(
     pair: list[Cluster], topic: str
 ) -> None:
     a, b = pair
@@ -88,7 +88,7 @@ def test_batches_keep_their_boundaries(pair: list[Cluster], topic: str) -> None:
     assert metadata_at(b, topic, 1).num_messages_in_batch == 10
 
 
-def test_large_messages_in_chunks_arrive_whole(pair: list[Cluster], topic: str) -> None:
+def test_large_messages_in_chunks_arrive_completely(pair: list[Cluster], topic: str) -> None:
     a, b = pair
     a.replicate(topic, {"b": b.describe()})
     there = b.subscribe(topic)
@@ -98,7 +98,7 @@ def test_large_messages_in_chunks_arrive_whole(pair: list[Cluster], topic: str) 
     assert entries(b, topic) == 3
 
 
-def test_only_what_is_published_from_now_on_unless_all_is_wanted(
+def test_replication_starts_at_the_end_unless_everything_is_requested(
     pair: list[Cluster], topic: str
 ) -> None:
     a, b = pair
@@ -118,7 +118,7 @@ def test_the_first_message_of_a_new_topic_is_replicated(pair: list[Cluster], top
     assert received(b.subscribe(topic), 1) == [b"first"]
 
 
-def test_policies_say_where_to_replicate(pair: list[Cluster], topic: str) -> None:
+def test_policies_decide_the_target_clusters(pair: list[Cluster], topic: str) -> None:
     a, b = pair
     catalog = ActorKey.catalog()
     for each in pair:
@@ -134,7 +134,7 @@ def test_policies_say_where_to_replicate(pair: list[Cluster], topic: str) -> Non
     nothing_more(there)
 
 
-def test_messages_that_are_for_others_stay(pair: list[Cluster], topic: str) -> None:
+def test_messages_for_other_clusters_are_not_replicated(pair: list[Cluster], topic: str) -> None:
     a, b = pair
     a.replicate(topic, {"b": b.describe()})
     producer = a.client.create_producer(topic)
@@ -170,7 +170,7 @@ def test_two_clusters_replicate_to_each_other_without_a_loop(
     assert entries(a, topic) == entries(b, topic)
 
 
-def test_partitions_are_made_and_grow_there(pair: list[Cluster], topic: str) -> None:
+def test_partitions_are_created_and_added_at_the_target(pair: list[Cluster], topic: str) -> None:
     a, b = pair
     a.replicate(topic, {"b": b.describe()})
     create = {"topic": f"persistent://public/default/{topic}", "partitions": 2}
@@ -189,7 +189,7 @@ def test_partitions_are_made_and_grow_there(pair: list[Cluster], topic: str) -> 
     assert b.call(ActorKey.catalog(), "topic", {"topic": create["topic"]})["partitions"] == 3
 
 
-def test_a_topic_of_another_shape_is_refused_with_the_reason(
+def test_a_topic_with_another_number_of_partitions_is_refused_with_the_reason(
     pair: list[Cluster], topic: str
 ) -> None:
     a, b = pair
@@ -206,7 +206,7 @@ def test_a_topic_of_another_shape_is_refused_with_the_reason(
     assert backlog(a, topic, "b") == 1
 
 
-def test_a_policy_that_names_a_cluster_no_more_ends_its_replicator(
+def test_removing_a_cluster_from_the_policy_ends_its_replicator(
     pair: list[Cluster], topic: str
 ) -> None:
     a, b = pair
@@ -225,7 +225,7 @@ def test_a_policy_that_names_a_cluster_no_more_ends_its_replicator(
     assert received(there, 1) == [b"three"]
 
 
-def test_names_of_replicators_are_not_for_clients(pair: list[Cluster], topic: str) -> None:
+def test_clients_cannot_use_names_of_replicators(pair: list[Cluster], topic: str) -> None:
     a, b = pair
     a.replicate(topic, {"b": b.describe()})
     a.publish(topic, [b"x"])
@@ -240,7 +240,7 @@ def test_names_of_replicators_are_not_for_clients(pair: list[Cluster], topic: st
     assert received(b.subscribe(topic), 1) == [b"x"]
 
 
-def test_a_replicator_that_is_killed_goes_on(pair: list[Cluster], topic: str) -> None:
+def test_a_killed_replicator_continues(pair: list[Cluster], topic: str) -> None:
     a, b = pair
     a.replicate(topic, {"b": b.describe()})
     a.publish(topic, PAYLOADS[:50])
@@ -253,7 +253,7 @@ def test_a_replicator_that_is_killed_goes_on(pair: list[Cluster], topic: str) ->
     nothing_more(there)
 
 
-def test_a_partition_that_is_killed_is_woken_by_its_replicator(
+def test_a_killed_partition_is_activated_for_its_replicator(
     pair: list[Cluster], topic: str
 ) -> None:
     a, b = pair
@@ -270,7 +270,7 @@ def test_a_partition_that_is_killed_is_woken_by_its_replicator(
     assert received(there, 1) == [b"more"]
 
 
-def test_a_partition_may_sleep_when_its_replicators_have_nothing_to_do(
+def test_a_partition_becomes_idle_when_its_replicators_have_nothing_to_do(
     pair: list[Cluster], topic: str
 ) -> None:
     a, b = pair
@@ -314,7 +314,7 @@ def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Cluster]]:
         yield found
 
 
-def test_three_clusters_in_a_full_mesh_have_everything_once(trio: list[Cluster]) -> None:
+def test_three_meshed_clusters_have_every_message_once(trio: list[Cluster]) -> None:
     for each in trio:
         others = {other.name: other.describe() for other in trio if other is not each}
         each.replicate("mesh", others)
@@ -335,7 +335,7 @@ def test_three_clusters_in_a_full_mesh_have_everything_once(trio: list[Cluster])
         assert each.local.keys(ActorKind.PARTITION)
 
 
-def test_a_partition_that_is_unloaded_with_a_backlog_comes_back(
+def test_a_partition_unloaded_with_a_replication_backlog_is_activated_again(
     pair: list[Cluster], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replicator_control, "UNLOADED_S", 0.2)

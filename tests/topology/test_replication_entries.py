@@ -53,7 +53,7 @@ def backlog(cluster: Cluster, topic: str) -> int:
     return int(found["pulsar.repl.b"]["backlog"])
 
 
-def test_unreadable_entries_hold_nothing_up(pair: list[Cluster], topic: str) -> None:
+def test_unreadable_entries_do_not_stop_replication(pair: list[Cluster], topic: str) -> None:
     a, b = pair
     a.replicate(topic, {"b": b.describe()})
     a.publish_entry(topic, seal_entry(b"\0\0\0\x03\xff\xff\xffxyz"))
@@ -63,7 +63,7 @@ def test_unreadable_entries_hold_nothing_up(pair: list[Cluster], topic: str) -> 
     soon(lambda: backlog(a, topic) == 0)
 
 
-def test_what_is_too_old_stays(pair: list[Cluster], topic: str) -> None:
+def test_expired_messages_are_not_replicated(pair: list[Cluster], topic: str) -> None:
     a, b = pair
     a.replicate(topic, {"b": b.describe()})
     a.partition(topic)
@@ -76,7 +76,7 @@ def test_what_is_too_old_stays(pair: list[Cluster], topic: str) -> None:
     assert a.status(topic, "b")["passed_over"] == {"expired": 1}
 
 
-def test_an_entry_that_says_another_count_holds_nothing_up(
+def test_an_entry_with_a_wrong_message_count_does_not_stop_replication(
     pair: list[Cluster], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It costs permits that its reader can't know of."""
@@ -106,7 +106,7 @@ def test_an_entry_that_says_another_count_holds_nothing_up(
     assert received(b.subscribe(topic), 11)[1:] == [b"%d" % number for number in range(10)]
 
 
-def test_delays_and_keys_are_the_first_producers(pair: list[Cluster], topic: str) -> None:
+def test_delays_and_keys_are_those_of_the_first_producer(pair: list[Cluster], topic: str) -> None:
     a, b = pair
     a.replicate(topic, {"b": b.describe()})
     producer = a.client.create_producer(topic)
@@ -117,7 +117,7 @@ def test_delays_and_keys_are_the_first_producers(pair: list[Cluster], topic: str
     assert found.deliver_at_time == 1 << 50
 
 
-def test_only_what_is_committed_goes(pair: list[Cluster], topic: str) -> None:
+def test_only_committed_messages_are_replicated(pair: list[Cluster], topic: str) -> None:
     a, b = pair
     a.replicate(topic, {"b": b.describe()})
     there = b.subscribe(topic)
@@ -139,7 +139,7 @@ def test_only_what_is_committed_goes(pair: list[Cluster], topic: str) -> None:
     soon(lambda: backlog(a, topic) == 0)
 
 
-def test_an_entry_that_is_refused_stops_all_behind_it_until_it_is_taken(
+def test_a_refused_entry_stops_later_ones_until_it_is_accepted(
     pair: list[Cluster], topic: str
 ) -> None:
     a, b = pair
@@ -158,7 +158,7 @@ def test_an_entry_that_is_refused_stops_all_behind_it_until_it_is_taken(
     assert received(there, 51) == [large, *[b"%d" % number for number in range(50)]]
 
 
-def test_a_backlog_goes_on_after_the_whole_cluster_restarted(tmp_path: Path) -> None:
+def test_a_backlog_is_replicated_after_a_restart_of_the_cluster(tmp_path: Path) -> None:
     with clusters(tmp_path / "1", "b") as (b,):
         away = {"service_url": "pulsar://127.0.0.1:1", "admin_url": "http://127.0.0.1:1"}
         with clusters(tmp_path / "2", "a", first=2) as (a,):

@@ -61,7 +61,7 @@ def publish(cluster: Cluster, name: str, random: Random, enough: threading.Event
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_there_is_what_is_here(pair: list[Cluster], seed: int) -> None:
+def test_the_target_has_exactly_the_messages_of_the_source(pair: list[Cluster], seed: int) -> None:
     a, b = pair
     random = Random(seed)
     a.replicate(TOPIC, {"b": b.describe()})
@@ -95,7 +95,7 @@ def kill_something(pair: list[Cluster], random: Random) -> None:
         cluster.local.kill(key)
 
 
-def test_another_cluster_that_is_away_gets_everything_when_it_is_back(pair: list[Cluster]) -> None:
+def test_an_unreachable_cluster_gets_everything_after_it_returns(pair: list[Cluster]) -> None:
     a, b = pair
     a.replicate(TOPIC, {"b": b.describe()})
     a.publish(TOPIC, [b"%d" % number for number in range(50)])

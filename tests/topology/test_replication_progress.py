@@ -72,7 +72,7 @@ def subscription(cluster: Cluster, topic: str, name: str = "s") -> dict[str, Any
     return dict(found.get(name, {}))
 
 
-def test_acked_ranges_follow_and_what_is_open_is_delivered(pair: list[Cluster]) -> None:
+def test_acked_ranges_are_replicated_and_open_messages_delivered(pair: list[Cluster]) -> None:
     a, b = pair
     exactly(a, "t", [b])
     follow(a, "t")
@@ -93,7 +93,7 @@ def test_acked_ranges_follow_and_what_is_open_is_delivered(pair: list[Cluster]) 
     nothing_more(there)
 
 
-def test_parts_of_batches_follow(pair: list[Cluster]) -> None:
+def test_partial_acks_of_batches_are_replicated(pair: list[Cluster]) -> None:
     a, b = pair
     exactly(a, "t", [b])
     follow(a, "t")
@@ -113,7 +113,7 @@ def test_parts_of_batches_follow(pair: list[Cluster]) -> None:
     nothing_more(there)
 
 
-def test_progress_that_comes_before_the_messages_holds_for_them(pair: list[Cluster]) -> None:
+def test_progress_that_arrives_before_its_messages_applies_to_them(pair: list[Cluster]) -> None:
     a, b = pair
     rate = {"dispatchThrottlingRateInMsg": 1, "dispatchThrottlingRateInByte": -1}
     exactly(a, "t", [b])
@@ -130,7 +130,7 @@ def test_progress_that_comes_before_the_messages_holds_for_them(pair: list[Clust
     assert received(there, 1) == [b"last"]
 
 
-def test_a_third_cluster_that_is_away_holds_nothing_up(pair: list[Cluster]) -> None:
+def test_an_unreachable_third_cluster_holds_nothing_up(pair: list[Cluster]) -> None:
     a, b = pair
     nowhere = b.describe(service_url="pulsar://127.0.0.1:1", progress="exact")
     a.replicate("t", {"b": b.describe(progress="exact"), "c": nowhere})
@@ -143,7 +143,7 @@ def test_a_third_cluster_that_is_away_holds_nothing_up(pair: list[Cluster]) -> N
     nothing_more(b.subscribe("t"))
 
 
-def test_both_clusters_messages_follow_both_ways(pair: list[Cluster]) -> None:
+def test_progress_is_replicated_in_both_directions(pair: list[Cluster]) -> None:
     a, b = pair
     exactly(a, "t", [b])
     exactly(b, "t", [a])

@@ -59,7 +59,7 @@ def take_all(cluster: Cluster, topic: str) -> None:
     policy(cluster, topic, "schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
 
 
-def test_versions_become_the_other_clusters(pair: list[Cluster], topic: str) -> None:
+def test_schema_versions_are_translated_for_the_target(pair: list[Cluster], topic: str) -> None:
     a, b = pair
     for each in pair:
         each.partition(topic)
@@ -81,7 +81,7 @@ def test_versions_become_the_other_clusters(pair: list[Cluster], topic: str) -> 
     assert (here, there) == ([0, 1, 1], [1, 2, 2])
 
 
-def test_an_incompatible_schema_stops_the_replicator_until_it_is_taken(
+def test_an_incompatible_schema_stops_the_replicator_until_it_is_accepted(
     pair: list[Cluster], topic: str
 ) -> None:
     a, b = pair
@@ -123,7 +123,7 @@ def test_an_unknown_version_stops_the_replicator_until_it_is_skipped(
     assert received(b.subscribe(topic), 1) == [b"good"]
 
 
-def test_where_schemas_are_enforced_messages_without_one_arrive_all_the_same(
+def test_messages_without_a_schema_are_replicated_where_schemas_are_enforced(
     pair: list[Cluster], topic: str
 ) -> None:
     a, b = pair

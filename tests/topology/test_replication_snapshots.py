@@ -69,7 +69,9 @@ def pair(tmp_path: Path) -> Iterator[list[Cluster]]:
         yield found
 
 
-def test_a_subscription_follows_and_is_made_where_it_isnt(pair: list[Cluster]) -> None:
+def test_a_replicated_subscription_is_created_at_the_target_and_follows(
+    pair: list[Cluster],
+) -> None:
     a, b = pair
     mesh(pair, "t")
     follow(a, "t")
@@ -84,7 +86,7 @@ def test_a_subscription_follows_and_is_made_where_it_isnt(pair: list[Cluster]) -
     soon(lambda: acked(b, "t") == 101)
 
 
-def test_what_isnt_acknowledged_here_isnt_there(pair: list[Cluster]) -> None:
+def test_unacknowledged_messages_are_not_acknowledged_at_the_target(pair: list[Cluster]) -> None:
     a, b = pair
     mesh(pair, "t")
     follow(a, "t")
@@ -108,7 +110,7 @@ def test_what_isnt_acknowledged_here_isnt_there(pair: list[Cluster]) -> None:
     soon(lambda: acked(b, "t") == 50)
 
 
-def test_what_is_behind_an_open_transaction_is_not_there_either(
+def test_messages_behind_an_open_transaction_are_not_acknowledged_at_the_target(
     pair: list[Cluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = pair
@@ -139,7 +141,7 @@ def test_what_is_behind_an_open_transaction_is_not_there_either(
     soon(lambda: acked(b, "t") == 7)
 
 
-def test_a_topic_at_rest_is_silent(pair: list[Cluster]) -> None:
+def test_an_idle_topic_sends_no_snapshots(pair: list[Cluster]) -> None:
     a, b = pair
     mesh(pair, "t")
     follow(a, "t")
@@ -167,7 +169,9 @@ def test_three_clusters_take_two_rounds(tmp_path: Path) -> None:
         soon(lambda: acked(b, "t") == acked(c, "t") == 60)
 
 
-def test_a_subscription_that_doesnt_ask_for_it_stays_here(pair: list[Cluster]) -> None:
+def test_a_subscription_without_replication_is_not_created_at_the_target(
+    pair: list[Cluster],
+) -> None:
     a, b = pair
     mesh(pair, "t")
     follow(a, "t", "followed")

@@ -113,7 +113,7 @@ def nothing_is_left(pair: list[Cluster], topics: list[str]) -> None:
         assert not (there.arriving.complete or there.arriving.given_up)
 
 
-def test_what_is_committed_comes_to_all_topics(
+def test_committed_messages_are_shown_in_all_topics(
     pair: list[Cluster], topics: list[str], client: velaray.Client
 ) -> None:
     consumers = [pair[1].subscribe(topic) for topic in topics]
@@ -149,7 +149,7 @@ def test_ongoing_messages_are_not_replicated_and_aborted_ones_never(
     nothing_is_left(pair, topics)
 
 
-def test_nothing_is_shown_before_all_of_it_has_come(
+def test_a_transaction_is_shown_only_after_all_its_messages_arrived(
     pair: list[Cluster], topics: list[str], client: velaray.Client
 ) -> None:
     hold(pair, topics[1])
@@ -202,7 +202,7 @@ def test_a_missing_deciding_partition_is_notified_once_it_exists(
     nothing_is_left(pair, topics)
 
 
-def test_a_transaction_of_one_topic_needs_no_keeper(
+def test_a_transaction_of_one_topic_needs_no_deciding_partition(
     pair: list[Cluster], topics: list[str], client: velaray.Client
 ) -> None:
     for number in range(3):
@@ -212,7 +212,7 @@ def test_a_transaction_of_one_topic_needs_no_keeper(
     nothing_is_left(pair, topics)
 
 
-def test_topics_that_are_not_replicated_are_not_waited_for(
+def test_a_transaction_does_not_wait_for_unreplicated_topics(
     pair: list[Cluster], topics: list[str], client: velaray.Client
 ) -> None:
     other = topics[0] + "-stays"
@@ -226,7 +226,7 @@ def test_topics_that_are_not_replicated_are_not_waited_for(
     assert state_of(pair[0], other).outgoing.next_number == 1
 
 
-def test_a_participant_that_got_nothing_is_not_waited_for(
+def test_a_transaction_does_not_wait_for_participants_without_messages(
     pair: list[Cluster], topics: list[str], client: velaray.Client
 ) -> None:
     coordinator = ActorKey.of_coordinator(0)
@@ -244,7 +244,7 @@ def test_a_participant_that_got_nothing_is_not_waited_for(
     nothing_is_left(pair, topics)
 
 
-def test_what_is_given_up_never_shows_whatever_comes_later(
+def test_an_abandoned_transaction_stays_hidden_with_later_messages(
     pair: list[Cluster], topics: list[str], client: velaray.Client
 ) -> None:
     west = pair[1]
@@ -270,7 +270,7 @@ def test_what_is_given_up_never_shows_whatever_comes_later(
         nothing_more(consumer)
 
 
-def test_an_entry_can_be_made_to_say_of_which_transaction_it_is() -> None:
+def test_an_entry_can_be_labelled_with_its_transaction() -> None:
     metadata = MessageMetadata(producer_name="p", sequence_id=3, publish_time=1)
     entry = bytes(build_entry(metadata, b"x"))
     transaction = TransactionId(3, 7)
@@ -281,7 +281,7 @@ def test_an_entry_can_be_made_to_say_of_which_transaction_it_is() -> None:
 
 
 @pytest.mark.parametrize("victim", ["source", "target", "replicator", "coordinator"])
-def test_every_transaction_arrives_whole_after_any_crash(
+def test_every_transaction_arrives_completely_after_any_crash(
     pair: list[Cluster], topics: list[str], client: velaray.Client, victim: str
 ) -> None:
     east, west = pair
@@ -312,7 +312,7 @@ def test_every_transaction_arrives_whole_after_any_crash(
     nothing_is_left(pair, topics)
 
 
-def test_the_command_gives_up_what_never_comes(
+def test_the_command_abandons_an_incomplete_transaction(
     pair: list[Cluster], topics: list[str], client: velaray.Client
 ) -> None:
     west = pair[1]

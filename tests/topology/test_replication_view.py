@@ -49,7 +49,7 @@ def samples(cluster: Cluster, topic: str) -> dict[str, float]:
     return {name: value for name, labels, value in found if labels.get("remote_cluster") == "b"}
 
 
-def test_statistics_tell_of_every_replicator(pair: list[Cluster], topic: str) -> None:
+def test_statistics_describe_every_replicator(pair: list[Cluster], topic: str) -> None:
     a, b = pair
     a.replicate(topic, {"b": b.describe()})
     a.publish(topic, [b"x"] * 10)
@@ -91,7 +91,7 @@ def test_the_replication_backlog_is_counted_with_the_reason(
     assert values["pulsar_replication_delay_in_seconds"] > 1_000_000_000
 
 
-def test_the_command_shows_replicators(pair: list[Cluster], topic: str) -> None:
+def test_the_command_lists_replicators(pair: list[Cluster], topic: str) -> None:
     a, b = pair
     a.call(ActorKey.catalog(), "create_namespace", {"namespace": "public/shown"})
     b.call(ActorKey.catalog(), "create_namespace", {"namespace": "public/shown"})
@@ -115,7 +115,7 @@ def test_the_command_shows_replicators(pair: list[Cluster], topic: str) -> None:
     assert both.exit_code == 2 and "not both" in both.output
 
 
-def test_a_rate_limits_what_is_replicated(pair: list[Cluster], topic: str) -> None:
+def test_a_rate_limits_replication(pair: list[Cluster], topic: str) -> None:
     a, b = pair
     a.replicate(topic, {"b": b.describe()})
     rate = {"dispatchThrottlingRateInMsg": 10, "dispatchThrottlingRateInByte": -1}

@@ -13,11 +13,11 @@ def came(window: Window, entries: int, messages: int, size: int = 100) -> None:
         window.settle()
 
 
-def test_it_asks_for_one_message_before_anything_came() -> None:
+def test_the_first_request_is_for_one_message() -> None:
     assert 1 <= Window().wanted() <= WINDOW
 
 
-def test_batches_are_asked_for_as_many_as_the_window_has_entries() -> None:
+def test_the_window_requests_as_many_messages_as_its_entries_have() -> None:
     window = Window()
     for _ in range(2000):
         window.wanted()
@@ -26,7 +26,7 @@ def test_batches_are_asked_for_as_many_as_the_window_has_entries() -> None:
     assert window.permits > 1000 * WINDOW // 2
 
 
-def test_one_small_entry_among_batches_makes_it_careful_at_once() -> None:
+def test_one_small_entry_among_batches_lowers_the_estimate_at_once() -> None:
     window = Window()
     for _ in range(2000):
         window.wanted()
@@ -36,7 +36,7 @@ def test_one_small_entry_among_batches_makes_it_careful_at_once() -> None:
     assert window.wanted() <= WINDOW
 
 
-def test_large_entries_are_asked_for_one_by_one() -> None:
+def test_large_entries_are_requested_one_by_one() -> None:
     window = Window()
     window.wanted()
     came(window, 1, 1, WINDOW_BYTES)
@@ -44,7 +44,7 @@ def test_large_entries_are_asked_for_one_by_one() -> None:
     assert window.wanted() == 1
 
 
-def test_far_more_entries_than_thought_stop_the_reading() -> None:
+def test_a_full_window_stops_reading() -> None:
     window = Window()
     outgoing = None
     for number in range(2 * WINDOW + 1):
@@ -53,7 +53,7 @@ def test_far_more_entries_than_thought_stop_the_reading() -> None:
     assert window.overfull
 
 
-def test_only_what_is_confirmed_is_let_go_of() -> None:
+def test_only_confirmed_entries_are_released() -> None:
     window = Window()
     for number in range(4):
         outgoing = None if number == 2 else (b"entry", MessageMetadata(), 0)

@@ -58,7 +58,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replicator_markers, "LOOK_S", 0.001)
 
 
-def test_an_answer_goes_behind_all_that_it_is_about() -> None:
+def test_a_snapshot_response_is_sent_after_the_entries_that_it_covers() -> None:
     async def scenario(world: World) -> None:
         world.markers.put("response", RESPONSE, b"at 5", 5)
         world.markers.put("update", UPDATE, b"update", 0)
@@ -73,7 +73,7 @@ def test_an_answer_goes_behind_all_that_it_is_about() -> None:
     run(scenario)
 
 
-def test_of_those_that_say_the_same_the_newest_goes() -> None:
+def test_only_the_newest_of_equal_markers_is_sent() -> None:
     async def scenario(world: World) -> None:
         world.markers.put("s", UPDATE, b"old", 5)
         world.markers.put("s", UPDATE, b"new", 5)
@@ -85,7 +85,7 @@ def test_of_those_that_say_the_same_the_newest_goes() -> None:
     run(scenario)
 
 
-def test_an_update_that_fails_goes_again_and_others_dont() -> None:
+def test_a_failed_update_is_sent_again_and_other_markers_are_not() -> None:
     async def scenario(world: World) -> None:
         world.failing = 2
         world.markers.put("r", RESPONSE, b"response", 0)
@@ -96,7 +96,7 @@ def test_an_update_that_fails_goes_again_and_others_dont() -> None:
     run(scenario)
 
 
-def test_not_more_wait_than_matter() -> None:
+def test_the_number_of_waiting_markers_is_limited() -> None:
     async def scenario(world: World) -> None:
         for number in range(MOST + 10):
             world.markers.put(f"r{number}", RESPONSE, b"%d" % number, 1)

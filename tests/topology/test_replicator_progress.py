@@ -65,7 +65,7 @@ def run(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(go())
 
 
-def test_everything_goes_first_then_what_is_new() -> None:
+def test_a_complete_export_is_sent_first_and_changes_afterwards() -> None:
     async def scenario(world: World) -> None:
         for _ in range(20):
             world.work("s")
@@ -80,7 +80,7 @@ def test_everything_goes_first_then_what_is_new() -> None:
     run(scenario)
 
 
-def test_what_isnt_confirmed_goes_again() -> None:
+def test_unconfirmed_progress_is_sent_again() -> None:
     async def scenario(world: World) -> None:
         world.work("s")
         await world.until(lambda: not world.progress.pending)
@@ -97,7 +97,7 @@ def test_what_isnt_confirmed_goes_again() -> None:
     run(scenario)
 
 
-def test_what_comes_while_an_export_is_under_way_goes_afterwards() -> None:
+def test_progress_made_during_an_export_is_sent_afterwards() -> None:
     async def scenario(world: World) -> None:
         world.admission.clear()
         world.work("s")
@@ -111,7 +111,7 @@ def test_what_comes_while_an_export_is_under_way_goes_afterwards() -> None:
     run(scenario)
 
 
-def test_it_is_known_since_when_something_is_lacking() -> None:
+def test_the_age_of_pending_progress_is_known() -> None:
     async def scenario(world: World) -> None:
         assert (world.progress.pending, world.progress.oldest_ms) == (False, 0)
         world.admission.clear()
@@ -127,7 +127,7 @@ def test_it_is_known_since_when_something_is_lacking() -> None:
     run(scenario)
 
 
-def test_a_deleted_subscription_keeps_nothing_up() -> None:
+def test_a_deleted_subscription_does_not_hold_up_others() -> None:
     async def scenario(world: World) -> None:
         world.progress.change({"gone": 1, "dropped": 1}, [])
         world.progress.change({}, ["dropped"])

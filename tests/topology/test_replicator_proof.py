@@ -84,7 +84,7 @@ def test_a_forged_replicator_makes_nothing_a_duplicate() -> None:
     ],
     ids=["none", "data alone", "of another source", "for another target", "of other data"],
 )
-def test_a_word_that_proves_nothing_is_refused_with_the_remedy(metadata: list[pb.KeyValue]) -> None:
+def test_an_invalid_proof_is_refused_with_a_remedy(metadata: list[pb.KeyValue]) -> None:
     async def scenario(east: Site, west: Site) -> None:
         there = {"cluster": "east", "service_url": "pulsar://h:1", "admin_url": "http://h:2"}
         await west.actor_system.call(ActorKey.catalog(), "register_cluster", there)
@@ -111,7 +111,7 @@ def test_without_a_secret_no_client_is_a_replicator() -> None:
     run(scenario)
 
 
-def test_names_of_replicators_are_for_actors_alone() -> None:
+def test_only_actors_may_use_names_of_replicators() -> None:
     async def scenario(east: Site, west: Site) -> None:
         client = await intruder(west)
         assert "only replicators" in await told(client, hello([], "pulsar.repl.nobody"))
@@ -127,7 +127,9 @@ def test_names_of_replicators_are_for_actors_alone() -> None:
     run(scenario)
 
 
-def test_clusters_with_different_secrets_say_so_and_go_on_with_the_same(tmp_path: Path) -> None:
+def test_replication_with_different_secrets_is_reported_and_continues_with_the_same(
+    tmp_path: Path,
+) -> None:
     with clusters(tmp_path, "a", "b") as (a, b):
         object.__setattr__(b.local.config, "replication_secret", b"another secret")
         topic = "persistent://public/default/proved"

@@ -12,7 +12,7 @@ from velaray.geo.replication import replicator
 from velaray.geo.replication.replicator_target import Target
 
 
-def test_what_comes_while_the_other_cluster_is_reached_again_gets_there(
+def test_messages_published_during_a_reconnection_are_replicated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replicator, "REST_S", 0.1)

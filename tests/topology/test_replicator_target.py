@@ -77,7 +77,7 @@ def test_nothing_is_confirmed_twice(world: World) -> None:
     assert world.confirmed == [(2, False)]
 
 
-def test_a_marker_that_is_done_says_nothing_of_the_entries_before_it() -> None:
+def test_a_confirmed_marker_does_not_confirm_earlier_entries() -> None:
     async def scenario(world: World) -> None:
         await world.target.open()
         world.send(2)

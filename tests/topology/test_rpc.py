@@ -102,7 +102,7 @@ def test_a_connection_that_is_accepted_while_the_server_ends_is_cut(
     asyncio.run(scenario())
 
 
-def test_a_link_that_is_gone_keeps_no_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_connection_keeps_no_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rpc, "KEEP_ALIVE_S", 10.0)
     size = 8 << 20
     unfinished = b"\xc6" + size.to_bytes(4, "big") + bytes(size - 1)

@@ -22,7 +22,7 @@ HOUR = {"retention": {"retentionTimeInMinutes": 60, "retentionSizeInMB": -1}}
 CLOSED = LedgerInfo(1, 1, 0, 100, 9, 9, 1000, sealed=True, sealed_ms=5_000)
 
 
-def test_each_ledger_is_due_by_every_rule_of_time() -> None:
+def test_each_ledger_has_a_due_time_per_time_policy() -> None:
     policies = TopicPolicies.of({**HOUR, "messageTTL": 60})
     hour, minute = 60 * MINUTE_MS, MINUTE_MS
     assert set(due_times([CLOSED], None, policies)) == {5_000 + hour, 5_000 + minute}
@@ -110,7 +110,7 @@ def test_without_retention_no_partition_is_activated(setting) -> None:
     assert not setting.is_awake()
 
 
-def test_the_catalog_does_its_rounds(tmp_path) -> None:
+def test_the_catalog_activates_due_partitions(tmp_path) -> None:
     with LocalCluster(tmp_path, wake_s=0.1) as cluster:
         setting = Setting(cluster)
         velaray.Admin(cluster.admin_url).set_policy_of(TOPIC, "retention", HOUR["retention"])

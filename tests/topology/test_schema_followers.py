@@ -39,7 +39,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], Awaitable[
     return lambda scenario: asyncio.run(main(scenario))
 
 
-def test_a_partition_with_a_lease_drops_its_cache(run) -> None:
+def test_a_schema_change_drops_the_cache_of_a_partition_with_a_lease(run) -> None:
     async def scenario(tracked: Followers) -> None:
         used, unused, unknown = Connection(), Connection(), Connection()
         for each in (used, unused):
@@ -53,7 +53,9 @@ def test_a_partition_with_a_lease_drops_its_cache(run) -> None:
 
 
 @pytest.mark.parametrize("error", [TimeoutError(), ConnectionResetError()])
-def test_the_lease_of_a_partition_that_does_not_answer_ends_first(run, error) -> None:
+def test_a_schema_change_waits_for_the_lease_of_a_partition_that_does_not_answer(
+    run, error
+) -> None:
     async def scenario(tracked: Followers) -> None:
         silent = Connection(error)
         tracked.add(silent)
@@ -65,7 +67,7 @@ def test_the_lease_of_a_partition_that_does_not_answer_ends_first(run, error) ->
     run(scenario)
 
 
-def test_the_lease_of_a_lost_partition_ends_first(run) -> None:
+def test_a_schema_change_waits_for_the_lease_of_a_lost_partition(run) -> None:
     async def scenario(tracked: Followers) -> None:
         lost = Connection()
         tracked.add(lost)
@@ -78,7 +80,7 @@ def test_the_lease_of_a_lost_partition_ends_first(run) -> None:
     run(scenario)
 
 
-def test_leases_of_an_earlier_activation_end_first(run) -> None:
+def test_a_schema_change_waits_for_leases_of_an_earlier_activation(run) -> None:
     async def scenario(tracked: Followers) -> None:
         lease_end = asyncio.get_running_loop().time() + LEASE_S
         tracked.recovered()

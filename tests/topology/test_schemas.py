@@ -50,7 +50,7 @@ async def registry_runs(world: World) -> bool:
 # -- producers ---------------------------------------------------------------------
 
 
-def test_a_producers_schema_becomes_a_version_that_its_messages_bear(run: Run) -> None:
+def test_the_schema_of_a_producer_becomes_the_version_of_its_messages(run: Run) -> None:
     async def scenario(world: World) -> None:
         peer = await world.connect()
         assert await peer.produce(ONE, b"\0") == 0
@@ -70,7 +70,7 @@ def test_a_producers_schema_becomes_a_version_that_its_messages_bear(run: Run) -
     run(scenario)
 
 
-def test_an_incompatible_producer_is_refused_for_good(run: Run) -> None:
+def test_an_incompatible_producer_is_refused_permanently(run: Run) -> None:
     async def scenario(world: World) -> None:
         peer = await world.connect()
         await peer.produce(ONE)
@@ -82,7 +82,7 @@ def test_an_incompatible_producer_is_refused_for_good(run: Run) -> None:
     run(scenario)
 
 
-def test_a_producer_without_schema_goes_on_as_before_and_starts_no_registry(run: Run) -> None:
+def test_a_producer_without_a_schema_starts_no_registry(run: Run) -> None:
     async def scenario(world: World) -> None:
         peer = await world.connect()
         assert await peer.produce(None, b"x") is None
@@ -97,7 +97,7 @@ def test_a_producer_without_schema_goes_on_as_before_and_starts_no_registry(run:
     run(scenario)
 
 
-def test_where_schemas_are_enforced_producers_must_have_one(run: Run) -> None:
+def test_producers_need_a_schema_where_schemas_are_enforced(run: Run) -> None:
     async def scenario(world: World) -> None:
         peer = await world.connect()
         await world.set_policy("schemaValidationEnforced", True)
@@ -110,7 +110,7 @@ def test_where_schemas_are_enforced_producers_must_have_one(run: Run) -> None:
     run(scenario)
 
 
-def test_without_auto_update_only_known_schemas_are_taken(run: Run) -> None:
+def test_without_auto_update_only_known_schemas_are_accepted(run: Run) -> None:
     async def scenario(world: World) -> None:
         peer = await world.connect()
         await peer.produce(ONE)
@@ -126,7 +126,7 @@ def test_without_auto_update_only_known_schemas_are_taken(run: Run) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["ALWAYS_COMPATIBLE", "FORWARD"])
-def test_the_strategy_of_the_topic_comes_before_that_of_its_namespace(
+def test_the_strategy_of_a_topic_overrides_that_of_its_namespace(
     cluster: LocalCluster, strategy: str
 ) -> None:
     async def scenario(world: World) -> None:
@@ -167,7 +167,7 @@ def test_all_partitions_share_the_versions(cluster: LocalCluster) -> None:
     run_world(cluster, "partitioned-schemas", scenario)
 
 
-def test_a_message_with_another_schema_gets_its_version_first(run: Run) -> None:
+def test_a_message_with_another_schema_is_stored_after_its_version(run: Run) -> None:
     """And one that isn't taken fails alone: the producer goes on."""
 
     async def scenario(world: World) -> None:
@@ -198,7 +198,7 @@ def test_a_consumer_of_an_idle_topic_registers_its_schema(run: Run) -> None:
 
 
 @pytest.mark.parametrize("activity", ["an entry", "a producer", "a consumer"])
-def test_a_consumer_with_a_schema_is_refused_where_there_is_life_without_one(
+def test_a_consumer_with_a_schema_is_refused_on_a_topic_used_without_one(
     run: Run, activity: str
 ) -> None:
     async def scenario(world: World) -> None:
@@ -221,7 +221,7 @@ TYPED = {"string": TEXT, "avro": ONE, "key-value": key_value(TEXT, ONE)}
 
 @pytest.mark.parametrize("order", list(itertools.permutations(["auto", "consumer", "producer"])))
 @pytest.mark.parametrize("typed", TYPED)
-def test_consumers_of_any_schema_block_no_producer(
+def test_consumers_of_any_schema_do_not_block_producers(
     run: Run, order: tuple[str, ...], typed: str
 ) -> None:
     async def scenario(world: World) -> None:
@@ -246,7 +246,7 @@ def test_consumers_of_any_schema_may_read_a_topic_without_one(run: Run) -> None:
     run(scenario)
 
 
-def test_under_always_compatible_every_type_is_taken_of_everybody(run: Run) -> None:
+def test_every_type_is_accepted_under_always_compatible(run: Run) -> None:
     async def scenario(world: World) -> None:
         peer = await world.connect()
         await world.set_policy("schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
@@ -259,7 +259,7 @@ def test_under_always_compatible_every_type_is_taken_of_everybody(run: Run) -> N
     run(scenario)
 
 
-def test_external_schemas_are_taken_where_no_others_are(run: Run) -> None:
+def test_external_schemas_are_accepted_only_without_other_schemas(run: Run) -> None:
     async def scenario(world: World) -> None:
         peer, external = await world.connect(), SchemaInfo(SchemaType.EXTERNAL)
         assert await peer.produce(external) is None
@@ -329,7 +329,7 @@ async def delete(world: World, through: int, *, forced: bool = False) -> int:
 
 
 @pytest.mark.parametrize("forced", [False, True])
-def test_messages_can_be_decoded_when_their_schema_is_deleted(run: Run, forced: bool) -> None:
+def test_messages_of_a_deleted_schema_can_be_decoded(run: Run, forced: bool) -> None:
     """No number is given twice, not even by force: what was published keeps its meaning."""
 
     async def scenario(world: World) -> None:
@@ -345,7 +345,7 @@ def test_messages_can_be_decoded_when_their_schema_is_deleted(run: Run, forced: 
     run(scenario)
 
 
-def test_no_partition_takes_a_deleted_schema_for_a_live_one(cluster: LocalCluster) -> None:
+def test_no_partition_accepts_a_deleted_schema(cluster: LocalCluster) -> None:
     """Every partition has dropped its cached answers when the deletion is answered."""
 
     async def scenario(world: World) -> None:
@@ -359,7 +359,7 @@ def test_no_partition_takes_a_deleted_schema_for_a_live_one(cluster: LocalCluste
     run_world(cluster, "forgetting-schemas", scenario)
 
 
-def test_a_partition_whose_connection_is_lost_at_the_registry_uses_no_deleted_schema(
+def test_a_partition_that_lost_its_registry_connection_uses_no_deleted_schema(
     run: Run,
 ) -> None:
     """The partition doesn't notice that the connection is lost."""
@@ -381,7 +381,7 @@ def test_a_partition_whose_connection_is_lost_at_the_registry_uses_no_deleted_sc
     run(scenario)
 
 
-def test_a_deleted_topic_takes_its_registry_along(run: Run) -> None:
+def test_deleting_a_topic_deletes_its_registry(run: Run) -> None:
     async def scenario(world: World) -> None:
         peer = await world.connect()
         await peer.produce(ONE)
@@ -405,7 +405,7 @@ def test_a_deleted_topic_takes_its_registry_along(run: Run) -> None:
     run(scenario)
 
 
-def test_a_registry_of_a_topic_that_is_gone_leaves_no_journal(run: Run) -> None:
+def test_a_registry_of_a_deleted_topic_leaves_no_journal(run: Run) -> None:
     """A late caller asks for the registry after the deletion of the topic."""
 
     async def scenario(world: World) -> None:
@@ -418,7 +418,7 @@ def test_a_registry_of_a_topic_that_is_gone_leaves_no_journal(run: Run) -> None:
     run(scenario)
 
 
-def test_a_registry_is_idle_although_partitions_keep_its_answers(run: Run) -> None:
+def test_a_registry_becomes_idle_while_partitions_cache_its_answers(run: Run) -> None:
     """It isn't while it is asked; a connection alone keeps no process."""
 
     async def scenario(world: World) -> None:
@@ -440,7 +440,7 @@ def test_a_registry_is_idle_although_partitions_keep_its_answers(run: Run) -> No
     run(scenario)
 
 
-def test_an_unreadable_registry_is_refused_and_blocks_no_other_client(run: Run) -> None:
+def test_an_unreadable_registry_does_not_block_other_clients(run: Run) -> None:
     """Nothing of it is changed; once it is whole again, all goes on."""
 
     async def scenario(world: World) -> None:

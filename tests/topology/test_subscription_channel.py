@@ -187,7 +187,7 @@ def run(scenario: Callable[[Setting], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def test_new_entries_go_out_at_once_and_are_reported_before_anything_else() -> None:
+def test_new_entries_are_sent_at_once_and_reported_before_other_messages() -> None:
     async def scenario(setting: Setting) -> None:
         setting.consumer.flow(5)
         setting.lease(0, 2)  # two of the five were used before
@@ -209,7 +209,7 @@ def test_new_entries_go_out_at_once_and_are_reported_before_anything_else() -> N
     run(scenario)
 
 
-def test_redelivery_asked_for_with_new_permits_comes_before_new_entries() -> None:
+def test_a_redelivery_requested_with_new_permits_precedes_new_entries() -> None:
     async def scenario(setting: Setting) -> None:
         setting.consumer.flow(1)
         setting.lease(0, 0)
@@ -236,7 +236,7 @@ def test_the_last_batch_may_exceed_the_permits_and_is_the_last() -> None:
     run(scenario)
 
 
-def test_a_grant_that_crossed_what_ends_it_was_never_given() -> None:
+def test_a_lease_that_crossed_its_end_is_ignored() -> None:
     async def scenario(setting: Setting) -> None:
         setting.consumer.flow(5)
         setting.channel.tell(Redeliver(1, None, None))
@@ -257,7 +257,7 @@ def test_a_grant_that_crossed_what_ends_it_was_never_given() -> None:
     run(scenario)
 
 
-def test_nothing_is_delivered_without_asking_while_the_cursor_moves() -> None:
+def test_nothing_is_delivered_under_a_lease_while_the_cursor_moves() -> None:
     async def scenario(setting: Setting) -> None:
         setting.consumer.flow(5)
         setting.publish(2)
@@ -270,7 +270,7 @@ def test_nothing_is_delivered_without_asking_while_the_cursor_moves() -> None:
     run(scenario)
 
 
-def test_the_grant_ends_before_something_ahead_is_acknowledged() -> None:
+def test_a_lease_ends_before_an_entry_ahead_is_acknowledged() -> None:
     async def scenario(setting: Setting) -> None:
         setting.consumer.flow(5)
         setting.lease(0, 0)
@@ -283,7 +283,7 @@ def test_the_grant_ends_before_something_ahead_is_acknowledged() -> None:
     run(scenario)
 
 
-def test_a_full_socket_is_waited_for_and_what_is_not_in_memory_is_read() -> None:
+def test_delivery_waits_for_a_full_socket_and_reads_entries_from_disk() -> None:
     async def scenario(setting: Setting) -> None:
         setting.cache = EntryCache(setting._read, 10)
         setting.consumer.flow(100)
@@ -300,7 +300,7 @@ def test_a_full_socket_is_waited_for_and_what_is_not_in_memory_is_read() -> None
     run(scenario)
 
 
-def test_of_a_terminated_topic_all_is_reported_at_once() -> None:
+def test_deliveries_of_a_terminated_topic_are_reported_at_once() -> None:
     async def scenario(setting: Setting) -> None:
         setting.consumer.flow(100)
         setting.lease(0, 0)
@@ -313,7 +313,7 @@ def test_of_a_terminated_topic_all_is_reported_at_once() -> None:
     run(scenario)
 
 
-def test_what_was_delivered_by_itself_is_not_fed_again() -> None:
+def test_entries_delivered_under_a_lease_are_not_fed_again() -> None:
     async def scenario(setting: Setting) -> None:
         setting.channel.feed.start(0, 1, False)
         setting.consumer.flow(2)
@@ -329,7 +329,7 @@ def test_what_was_delivered_by_itself_is_not_fed_again() -> None:
     run(scenario)
 
 
-def test_what_came_while_permits_were_lacking_is_fed_when_the_grant_ends() -> None:
+def test_entries_stored_without_permits_are_fed_when_the_lease_ends() -> None:
     """Found by simulation, seed 25315: the dispatcher had asked for it before, and never again."""
 
     async def scenario(setting: Setting) -> None:
@@ -348,7 +348,7 @@ def test_what_came_while_permits_were_lacking_is_fed_when_the_grant_ends() -> No
     run(scenario)
 
 
-def test_what_was_granted_before_a_redelivery_keeps_its_epoch() -> None:
+def test_deliveries_granted_before_a_redelivery_keep_their_epoch() -> None:
     async def scenario(setting: Setting) -> None:
         setting.consumer.epoch = 0
         setting.consumer.flow(9)
@@ -384,7 +384,7 @@ def test_entries_due_while_a_consumer_attaches_are_reported() -> None:
     run(scenario)
 
 
-def test_what_came_from_elsewhere_is_fed_once_it_is_settled() -> None:
+def test_replicated_entries_are_fed_after_their_progress_is_settled() -> None:
     async def scenario(setting: Setting) -> None:
         setting.remote = {1: "east", 4: "west"}
         setting.channel.on_notice(FeedFrom(0, 9, False))
@@ -408,7 +408,7 @@ def test_what_came_from_elsewhere_is_fed_once_it_is_settled() -> None:
     run(scenario)
 
 
-def test_a_grant_ends_at_what_must_be_settled_first() -> None:
+def test_a_lease_ends_at_entries_whose_progress_is_unsettled() -> None:
     async def scenario(setting: Setting) -> None:
         setting.channel.origins.settled((), 0)
         setting.consumer.flow(9)
@@ -429,7 +429,7 @@ def test_a_grant_ends_at_what_must_be_settled_first() -> None:
     run(scenario)
 
 
-def test_a_channel_that_can_not_be_settled_lets_go_of_its_consumers() -> None:
+def test_a_channel_whose_progress_cannot_be_settled_disconnects_its_consumers() -> None:
     async def scenario(setting: Setting) -> None:
         setting.remote = {0: "east"}
         setting.channel.on_notice(FeedFrom(0, 9, False))

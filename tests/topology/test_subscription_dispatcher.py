@@ -136,7 +136,7 @@ def test_an_ack_while_the_journal_rolls_counts_when_it_is_decided():
 
 
 @pytest.mark.parametrize("by", ["a consumer", "another cluster"])
-def test_what_was_acknowledged_while_the_journal_rolls_is_not_delivered_as_a_whole_batch(by: str):
+def test_messages_acked_during_a_roll_over_are_masked_out_of_their_batch(by: str):
     """The last messages of a batch are acknowledged, redelivery is asked for, then that is decided:
     the batch is completely acknowledged, not durably yet."""
 
@@ -168,7 +168,7 @@ def test_what_was_acknowledged_while_the_journal_rolls_is_not_delivered_as_a_who
     with_partition(scenario)
 
 
-def test_nothing_is_delivered_from_where_a_reset_is_not_durable_yet():
+def test_nothing_is_delivered_before_a_reset_is_durable():
     async def scenario(partition: FakePartition) -> None:
         partition.attach(1, 3)
         assert await partition.delivered() == [(1, 0), (1, 1), (1, 2)]
@@ -257,7 +257,7 @@ def test_a_consumer_that_left_at_once_is_not_attached():
     with_partition(scenario)
 
 
-def test_numbers_wait_until_what_they_count_is_durable():
+def test_statistics_wait_for_the_commit_of_counted_events():
     async def scenario(partition: FakePartition) -> None:
         gate = asyncio.Event()
         commit = partition.runtime.journal.commit
@@ -281,7 +281,7 @@ def test_numbers_wait_until_what_they_count_is_durable():
     with_partition(scenario)
 
 
-def test_a_full_disk_lets_everything_begin_anew_even_if_nothing_else_happens():
+def test_a_full_disk_restarts_the_dispatcher_without_further_commands():
     async def scenario(partition: FakePartition) -> None:
         partition.attach(1, 10)
         await partition.delivered()
@@ -396,7 +396,7 @@ def leased(scenario: Callable[[Stander], Awaitable[None]]) -> None:
     with_partition(scenario, alone=True)  # type: ignore[arg-type]
 
 
-def test_one_consumer_gets_a_grant_that_says_what_was_used_before() -> None:
+def test_a_lease_includes_the_permits_that_were_used_before() -> None:
     async def scenario(partition: Stander) -> None:
         partition.attach(1, 3)
         assert await partition.delivered() == [(1, 0), (1, 1), (1, 2)]
@@ -412,7 +412,7 @@ def test_one_consumer_gets_a_grant_that_says_what_was_used_before() -> None:
     leased(scenario)
 
 
-def test_what_ends_a_grant_ends_it_before_it_takes_effect() -> None:
+def test_a_lease_ends_before_the_command_that_ends_it_takes_effect() -> None:
     async def scenario(partition: Stander) -> None:
         partition.attach(1, 10)
         await partition.delivered()
@@ -431,7 +431,7 @@ def test_what_ends_a_grant_ends_it_before_it_takes_effect() -> None:
     leased(scenario)
 
 
-def test_the_cursor_is_moved_only_once_the_channel_has_stopped() -> None:
+def test_the_cursor_moves_only_after_the_channel_stopped() -> None:
     async def scenario(partition: Stander) -> None:
         partition.attach(1, 10)
         await partition.delivered()
@@ -453,7 +453,7 @@ def test_the_cursor_is_moved_only_once_the_channel_has_stopped() -> None:
     leased(scenario)
 
 
-def test_a_grant_is_taken_back_when_something_ahead_is_acknowledged() -> None:
+def test_a_lease_is_revoked_when_an_entry_ahead_is_acknowledged() -> None:
     async def scenario(partition: Stander) -> None:
         partition.attach(1, 10)
         await partition.delivered()
@@ -517,7 +517,7 @@ def slow_commits(partition: FakePartition) -> asyncio.Event:
     return gate
 
 
-def test_a_redelivery_goes_out_when_it_is_counted_durably_and_nothing_overtakes_it() -> None:
+def test_a_redelivery_is_sent_after_its_count_is_durable_and_not_overtaken() -> None:
     async def scenario(partition: Stander) -> None:
         partition.attach(1, 3)
         assert await partition.delivered() == [(1, 0), (1, 1), (1, 2)]

@@ -70,7 +70,7 @@ def numbered(first: int, end: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, end)]
 
 
-def test_a_consumer_goes_on_in_the_other_cluster_and_back(both: list[Cluster]) -> None:
+def test_a_consumer_continues_in_the_other_cluster_and_back(both: list[Cluster]) -> None:
     a, b, topic = mutual(both, "moves")
     at_a = subscribe(a, topic)
     a.publish(topic, numbered(0, 30))
@@ -96,7 +96,7 @@ def test_a_consumer_goes_on_in_the_other_cluster_and_back(both: list[Cluster]) -
     again.close()
 
 
-def test_why_an_entry_is_not_delivered_says_where_it_was_acknowledged(both: list[Cluster]) -> None:
+def test_explain_names_the_cluster_where_an_entry_was_acknowledged(both: list[Cluster]) -> None:
     a, b, topic = mutual(both, "why")
     at_a = subscribe(a, topic)
     a.publish(topic, numbered(0, 2))
@@ -111,7 +111,7 @@ def test_why_an_entry_is_not_delivered_says_where_it_was_acknowledged(both: list
     assert facts[-1]["text"] == "acknowledged in cluster a, as that cluster reported"
 
 
-def test_a_seek_forth_is_followed_and_one_back_is_not(both: list[Cluster]) -> None:
+def test_a_seek_forward_is_replicated_and_one_back_is_not(both: list[Cluster]) -> None:
     a, b, topic = mutual(both, "seeks")
     subscribe(a, topic).close()
     b.publish(topic, numbered(0, 5))
@@ -128,7 +128,7 @@ def test_a_seek_forth_is_followed_and_one_back_is_not(both: list[Cluster]) -> No
     at_a.close()
 
 
-def test_of_a_batch_the_other_messages_come(both: list[Cluster]) -> None:
+def test_other_messages_of_a_partly_acked_batch_are_delivered(both: list[Cluster]) -> None:
     a, b, topic = mutual(both, "batches")
     at_a = subscribe(a, topic, batch_index_ack_enabled=True)
     a.publish(topic, numbered(0, 10), batching_enabled=True, batching_max_publish_delay_ms=500)
@@ -143,7 +143,7 @@ def test_of_a_batch_the_other_messages_come(both: list[Cluster]) -> None:
     at_b.close()
 
 
-def test_a_subscription_that_does_not_ask_for_it_stays_where_it_is(both: list[Cluster]) -> None:
+def test_a_subscription_without_replication_does_not_move(both: list[Cluster]) -> None:
     a, b, topic = mutual(both, "stays")
     at_a = a.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
     follows = a.subscribe(topic, "follows", replicate_subscription_state_enabled=True)
@@ -156,7 +156,7 @@ def test_a_subscription_that_does_not_ask_for_it_stays_where_it_is(both: list[Cl
     follows.close()
 
 
-def test_subscriptions_converge_after_any_death(both: list[Cluster]) -> None:
+def test_subscriptions_converge_after_any_crash(both: list[Cluster]) -> None:
     a, b, topic = mutual(both, "kills")
     at_a = subscribe(a, topic)
     total = 60

@@ -38,7 +38,7 @@ async def _partition_with_a_subscription(
     return partition, key.of_subscription("s", ref.incarnation)
 
 
-def test_a_reset_by_a_successor_lets_go_of_the_former_partitions_consumers() -> None:
+def test_a_reset_by_a_successor_disconnects_consumers_of_the_former_partition() -> None:
     """Otherwise they continue at a position that they don't know."""
 
     async def main() -> None:

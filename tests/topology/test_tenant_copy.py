@@ -102,7 +102,7 @@ def test_all_metadata_of_a_tenant_is_read(pair: Pair) -> None:
         a.run(read_tenant(a.actor_system, "nobody"))
 
 
-def test_it_is_made_once_where_nothing_was(pair: Pair) -> None:
+def test_a_copy_is_created_once(pair: Pair) -> None:
     a, b = pair
     admin = other(a)
     here, before = read(a), look_at(admin, "acme")
@@ -122,7 +122,7 @@ def test_it_is_made_once_where_nothing_was(pair: Pair) -> None:
     assert copy(a, admin) == []
 
 
-def test_it_goes_on_where_it_broke_off(pair: Pair) -> None:
+def test_an_interrupted_copy_continues(pair: Pair) -> None:
     a, b = pair
     admin = other(a)
     steps = plan(read(a), "a", look_at(admin, "acme"))
@@ -135,14 +135,14 @@ def test_it_goes_on_where_it_broke_off(pair: Pair) -> None:
     assert read(b).namespaces.keys() == read(a).namespaces.keys()
 
 
-def test_it_is_made_though_the_other_cluster_takes_the_tenant_for_this_ones(pair: Pair) -> None:
+def test_a_tenant_is_copied_even_if_the_target_names_the_source_as_its_home(pair: Pair) -> None:
     a, b = pair
     ask(b, "set_home", tenant="acme", cluster="a")
     copy(a, other(a))
     assert len(read(b).namespaces[SPACE].topics[MANY].schemas) == 2
 
 
-def test_subscriptions_get_all_that_comes(pair: Pair) -> None:
+def test_copied_subscriptions_get_all_later_messages(pair: Pair) -> None:
     a, b = pair
     copy(a, other(a))
     stats = Admin(b.admin_url).stats(PLAIN)
@@ -151,7 +151,7 @@ def test_subscriptions_get_all_that_comes(pair: Pair) -> None:
         Admin(b.admin_url).stats(f"{PLAIN}-none")
 
 
-def test_what_changes_here_meanwhile_is_brought_there(pair: Pair) -> None:
+def test_changes_at_the_source_are_copied_again(pair: Pair) -> None:
     a, b = pair
     admin, here = other(a), Admin(a.admin_url)
     copy(a, admin)
@@ -230,7 +230,7 @@ def planned(here: TenantMetadata, found: TenantMetadata | None, **more: Any) -> 
         ),
     ],
 )
-def test_what_is_there_in_another_shape_is_refused_and_named(
+def test_conflicting_metadata_is_refused_and_named(
     here: TenantMetadata, found: TenantMetadata, problem: str
 ) -> None:
     with pytest.raises(MetadataConflict) as conflict:
@@ -249,7 +249,7 @@ def test_what_is_there_in_another_shape_is_refused_and_named(
         (tenant(topic(schemas=(INT,))), tenant(topic(schemas=(TEXT,)))),
     ],
 )
-def test_some_shapes_cannot_be_changed_by_their_owner_either(
+def test_some_conflicts_are_refused_even_for_owned_metadata(
     here: TenantMetadata, found: TenantMetadata
 ) -> None:
     with pytest.raises(MetadataConflict):
@@ -264,7 +264,7 @@ def test_every_problem_is_named_at_once() -> None:
     assert "c, d, which isn't registered there" in conflict.value.problems[0]
 
 
-def test_what_is_missing_is_made() -> None:
+def test_missing_metadata_is_created() -> None:
     here = tenant(topic(policies={"deadLetter": 1}), messageTTL=1)
     assert planned(here, tenant(topic())) == [
         f"set policy messageTTL of {SPACE}",
@@ -272,7 +272,7 @@ def test_what_is_missing_is_made() -> None:
     ]
 
 
-def test_what_is_there_besides_is_left_alone() -> None:
+def test_additional_metadata_is_left_unchanged() -> None:
     found = tenant(topic(subscriptions={"s": {}, "more": {}}))
     more = NamespaceMetadata({"messageTTL": 5}, {})
     found = replace(found, namespaces={**found.namespaces, "acme/more": more})
@@ -283,7 +283,7 @@ def test_what_is_there_besides_is_left_alone() -> None:
     assert planned(here, found, settled=True) == []  # not this caller's to delete
 
 
-def test_only_what_is_owned_is_changed() -> None:
+def test_only_owned_metadata_is_changed() -> None:
     here, found = tenant(topic(4), messageTTL=1), tenant(topic(3), messageTTL=2)
     with pytest.raises(MetadataConflict, match="messageTTL"):
         planned(here, found, owned=lambda name: name == TOPIC)
@@ -300,7 +300,9 @@ def test_only_what_is_owned_is_changed() -> None:
         (["a", "b"], ["b"], False),
     ],
 )
-def test_replication_reads_as_from_there(here: list[str], there: list[str], same: bool) -> None:
+def test_replication_policies_are_compared_from_the_targets_view(
+    here: list[str], there: list[str], same: bool
+) -> None:
     if same:
         assert planned(tenant(replication=here), tenant(replication=there)) == []
     else:
@@ -308,7 +310,7 @@ def test_replication_reads_as_from_there(here: list[str], there: list[str], same
             planned(tenant(replication=here), tenant(replication=there))
 
 
-def test_schemas_are_registered_in_order_and_those_that_came_with_messages_stay() -> None:
+def test_schemas_are_registered_in_order_and_replicated_ones_are_kept() -> None:
     here = tenant(topic(schemas=(INT, TEXT)))
     assert planned(here, tenant(topic(schemas=(TEXT,)))) == [
         f"register schema 0 of topic {TOPIC} (INT32)"

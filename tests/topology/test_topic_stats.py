@@ -98,7 +98,7 @@ def test_rates_counters_clients_and_times(
         each.close()
 
 
-def test_what_consumers_did_is_known_when_they_are_gone(client: pulsar.Client, http: Http) -> None:
+def test_counters_include_consumers_that_left(client: pulsar.Client, http: Http) -> None:
     for each in traffic(client, "left"):
         each.close()
     found = settled(http, f"{TOPICS}/left/stats")
@@ -146,9 +146,7 @@ def test_publishers_and_consumers_can_be_left_out(client: pulsar.Client, http: H
         each.close()
 
 
-def test_short_names_of_topics_mean_the_same_as_whole_ones(
-    cluster: LocalCluster, http: Http
-) -> None:
+def test_short_names_of_topics_equal_full_names(cluster: LocalCluster, http: Http) -> None:
     admin, whole = Admin(cluster.admin_url), "persistent://public/default/flights"
     admin.create_topic("flights")
     for name in ("flights", "public/default/flights", whole):

@@ -49,7 +49,7 @@ def delivery(consumer: int, first: int, end: int) -> Delivery:
     return Delivery(consumer, first, end, end - first, 0)
 
 
-def test_deliveries_are_joined_and_wait_for_something_else() -> None:
+def test_deliveries_are_joined_and_wait_for_another_write() -> None:
     async def scenario(trace: Trace, runtime: Recorder) -> None:
         trace.attached(7, "carol", "host:1")
         trace.delivered([delivery(7, 0, 3), delivery(7, 3, 5), delivery(7, 9, 10)])
@@ -65,7 +65,7 @@ def test_deliveries_are_joined_and_wait_for_something_else() -> None:
     traced(scenario)
 
 
-def test_what_follows_at_once_is_joined_until_there_is_much() -> None:
+def test_deliveries_in_quick_succession_are_joined_up_to_a_limit() -> None:
     async def scenario(trace: Trace, runtime: Recorder) -> None:
         trace.attached(7, "carol", "")
         trace.writing()
@@ -79,7 +79,7 @@ def test_what_follows_at_once_is_joined_until_there_is_much() -> None:
     traced(scenario)
 
 
-def test_what_nothing_else_is_written_after_is_written_by_itself(
+def test_deliveries_without_a_later_write_are_written_after_a_delay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tracing, "TRACE_S", 0.001)
@@ -113,7 +113,7 @@ def test_facts_keep_their_order_and_include_departures() -> None:
     traced(scenario)
 
 
-def test_only_facts_are_noted() -> None:
+def test_only_fact_events_can_be_noted() -> None:
     machine = SubscriptionMachine()
     state = machine.initial()
     with pytest.raises(TypeError, match="EntriesAcked isn't a fact"):

@@ -31,7 +31,7 @@ class Coordinator:
         await self.says.wait()
 
 
-def test_a_verdict_makes_an_answer_void_that_is_on_its_way() -> None:
+def test_an_end_invalidates_an_answer_in_flight() -> None:
     async def scenario() -> None:
         coordinator, tasks = Coordinator(), set()
 

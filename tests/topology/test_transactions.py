@@ -168,7 +168,7 @@ def run(scenario: Callable[[Setting], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def test_what_is_committed_comes_in_the_logs_order_and_nothing_behind_it_came_before() -> None:
+def test_committed_messages_are_delivered_in_log_order_and_none_overtakes_them() -> None:
     async def scenario(setting: Setting) -> None:
         consumer = await setting.consume()
         await setting.publish(b"before")
@@ -187,7 +187,7 @@ def test_what_is_committed_comes_in_the_logs_order_and_nothing_behind_it_came_be
 
 
 @pytest.mark.parametrize("kind", [pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Shared])
-def test_what_is_aborted_never_comes_and_stays_in_no_backlog(kind: int) -> None:
+def test_aborted_messages_are_never_delivered_and_leave_the_backlog(kind: int) -> None:
     async def scenario(setting: Setting) -> None:
         consumer = await setting.consume(kind=kind)
         first, second = await setting.begin(TOPIC), await setting.begin(TOPIC)
@@ -205,7 +205,7 @@ def test_what_is_aborted_never_comes_and_stays_in_no_backlog(kind: int) -> None:
     run(scenario)
 
 
-def test_the_newest_message_is_the_newest_that_may_be_read() -> None:
+def test_the_last_message_id_is_that_of_the_newest_readable_message() -> None:
     async def scenario(setting: Setting) -> None:
         consumer = await setting.consume()
 
@@ -252,7 +252,7 @@ def test_a_transaction_accepts_nothing_before_a_topic_is_added_or_after_its_end(
     run(scenario)
 
 
-def test_what_is_behind_an_entry_that_waits_for_its_transaction_waits_as_well() -> None:
+def test_entries_behind_an_undecided_one_wait() -> None:
     async def scenario(setting: Setting) -> None:
         transaction = await setting.begin(TOPIC)
         setting.send(b"1", transaction)
@@ -269,7 +269,7 @@ def test_what_is_behind_an_entry_that_waits_for_its_transaction_waits_as_well() 
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_verdict_outlives_the_coordinator_and_reaches_everybody(commit: bool) -> None:
+def test_an_outcome_survives_the_coordinator_and_reaches_all_participants(commit: bool) -> None:
     """It dies when the verdict is durable and unanswered; the client doesn't repeat the request."""
 
     async def scenario(setting: Setting) -> None:
@@ -338,7 +338,7 @@ def test_a_deleted_topic_does_not_block_completion() -> None:
     run(scenario)
 
 
-def test_a_verdict_that_comes_while_the_coordinator_is_asked_makes_its_answer_void() -> None:
+def test_an_end_during_a_request_to_the_coordinator_invalidates_its_answer() -> None:
     async def scenario(setting: Setting) -> None:
         transaction = await setting.begin(TOPIC)
         answered, gate = asyncio.Event(), asyncio.Event()

@@ -56,7 +56,7 @@ async def opened(setting: Setting, count: int) -> list[int]:
 
 @pytest.mark.parametrize("crash", [False, True])
 @pytest.mark.parametrize("commit", [True, False])
-def test_another_ones_cumulative_acknowledgement_is_no_reason_to_forget_ones_own(
+def test_a_cumulative_ack_of_another_transaction_keeps_pending_acks(
     commit: bool, crash: bool
 ) -> None:
     """CD-1: a commit that did nothing. CD-2: an abort of the wrong kind."""
@@ -114,7 +114,7 @@ def test_a_refused_acknowledgement_leaves_no_trace() -> None:
     run(scenario)
 
 
-def test_of_a_request_that_is_refused_nothing_counts() -> None:
+def test_a_refused_request_has_no_effect() -> None:
     """CD-7: what was held no longer, although its acknowledgement was refused, came never again."""
 
     async def scenario(setting: Setting) -> None:
@@ -148,7 +148,7 @@ def test_of_a_request_that_is_refused_nothing_counts() -> None:
     run(scenario)
 
 
-def test_what_is_pending_is_forgotten_without_another_acknowledgement_in_a_transaction() -> None:
+def test_a_pending_ack_can_be_dropped_without_another_transactional_ack() -> None:
     """The seed's open question: here the cursor's own progress is enough."""
 
     async def scenario(setting: Setting) -> None:
@@ -186,7 +186,7 @@ async def journaled(setting: Setting) -> list[Any]:
     return [decode(bytes(record.event)) async for record in records]
 
 
-def test_a_touched_partition_has_the_entries_and_one_marker() -> None:
+def test_a_participating_partition_stores_the_entries_and_one_end() -> None:
     async def scenario(setting: Setting) -> None:
         one, two = await setting.begin(TOPIC), await setting.begin(TOPIC)
         for transaction in (one, None, two, one):
@@ -239,7 +239,7 @@ def test_a_late_message_of_a_finished_transaction_harms_nothing(crash: str) -> N
     run(scenario)
 
 
-def test_nothing_is_read_while_nothing_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_read_behind_an_open_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     """T2: waiting behind an open transaction costs nothing until it ends."""
 
     async def scenario(setting: Setting) -> None:
@@ -280,7 +280,7 @@ def test_nothing_is_read_while_nothing_may_be(monkeypatch: pytest.MonkeyPatch) -
     run(scenario)
 
 
-def test_the_newest_message_before_an_open_transaction_is_found_over_a_ledgers_border() -> None:
+def test_the_newest_message_before_an_open_transaction_is_found_in_another_ledger() -> None:
     async def scenario(setting: Setting) -> None:
         consumer = await setting.consume()
 

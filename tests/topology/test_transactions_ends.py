@@ -36,7 +36,7 @@ from velaray.wire import pulsar_pb2 as pb
 SHARED = pb.CommandSubscribe.Shared
 
 
-def test_a_verdict_right_behind_the_coordinators_answer_still_keeps_a_message_out() -> None:
+def test_an_end_right_after_the_coordinators_answer_refuses_a_message() -> None:
     """Nothing would end the transaction again: its message would hide all that follows."""
 
     async def scenario(setting: Setting) -> None:
@@ -66,7 +66,7 @@ def test_a_verdict_right_behind_the_coordinators_answer_still_keeps_a_message_ou
     run(scenario)
 
 
-def test_a_verdict_waits_for_acknowledgements_that_are_on_their_way() -> None:
+def test_an_end_waits_for_acknowledgements_in_flight() -> None:
     """One that came behind it would be pending for ever."""
 
     async def scenario(setting: Setting) -> None:
@@ -103,7 +103,7 @@ def test_a_verdict_waits_for_acknowledgements_that_are_on_their_way() -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_terminated_topic_ends_its_transactions(commit: bool) -> None:
+def test_a_terminated_topic_completes_its_transactions(commit: bool) -> None:
     """In one step: no marker has to be appended to a log that takes nothing any more (T16)."""
 
     async def scenario(setting: Setting) -> None:
@@ -125,7 +125,7 @@ def test_a_terminated_topic_ends_its_transactions(commit: bool) -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_an_unloaded_topic_has_its_transactions_again(commit: bool) -> None:
+def test_an_unloaded_topic_recovers_its_transactions(commit: bool) -> None:
     async def scenario(setting: Setting) -> None:
         consumer = await setting.consume(kind=SHARED)
         await setting.publish(b"1")
@@ -143,7 +143,7 @@ def test_an_unloaded_topic_has_its_transactions_again(commit: bool) -> None:
     run(scenario)
 
 
-def test_a_partition_that_could_not_be_read_comes_back_with_its_transactions(
+def test_an_unreadable_partition_recovers_its_transactions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """While it can't be read, nothing of it is delivered, and nothing wrong."""
@@ -173,7 +173,7 @@ def test_a_partition_that_could_not_be_read_comes_back_with_its_transactions(
     run(scenario)
 
 
-def test_what_was_never_fed_to_a_new_consumer_comes_to_it_after_an_abort() -> None:
+def test_unfed_pending_entries_are_delivered_to_a_new_consumer_after_an_abort() -> None:
     """The dispatcher remembers the pending entries that it skipped: an abort returns them."""
 
     async def scenario(setting: Setting) -> None:
@@ -195,7 +195,7 @@ def test_what_was_never_fed_to_a_new_consumer_comes_to_it_after_an_abort() -> No
     run(scenario)
 
 
-def test_a_transaction_ends_without_connected_clients() -> None:
+def test_a_transaction_completes_without_connected_clients() -> None:
     async def scenario(setting: Setting) -> None:
         consumer = await setting.consume(kind=SHARED)
         for number in range(3):
@@ -235,7 +235,7 @@ def test_a_deleted_topics_successor_applies_its_own_transactions() -> None:
     run(scenario)
 
 
-def test_the_catalog_is_not_asked_about_participants_that_are_connected() -> None:
+def test_connected_participants_need_no_request_to_the_catalog() -> None:
     async def scenario(setting: Setting) -> None:
         consumer = await setting.consume(kind=SHARED)
         asked, call = [], setting.actor_system.request
@@ -260,7 +260,7 @@ def test_the_catalog_is_not_asked_about_participants_that_are_connected() -> Non
     run(scenario)
 
 
-def test_ends_of_acknowledgements_do_not_wait_for_each_other() -> None:
+def test_ends_of_several_transactions_run_concurrently() -> None:
     """So that the subscription can make all of them durable at once."""
 
     async def scenario(setting: Setting) -> None:
@@ -291,7 +291,7 @@ def test_ends_of_acknowledgements_do_not_wait_for_each_other() -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_the_partition_goes_on_by_itself_over_a_commit(commit: bool) -> None:
+def test_a_lease_continues_over_a_commit(commit: bool) -> None:
     """Only an abort causes deliveries that the partition doesn't know of."""
 
     async def scenario(setting: Setting) -> None:
@@ -324,7 +324,7 @@ async def superseded(setting: Setting, key: ActorKey) -> None:
     await Journal.open(store, key.text(), JournalSettings(), clock_ms=clock_ms)
 
 
-def test_only_the_newest_activations_say_that_there_is_nothing_to_end() -> None:
+def test_only_the_newest_activations_report_an_unknown_transaction() -> None:
     """Another one may have taken messages and acknowledgements that they know nothing of."""
 
     async def scenario(setting: Setting) -> None:

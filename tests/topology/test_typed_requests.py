@@ -63,7 +63,7 @@ def key_of(cluster: LocalCluster, kind: str) -> ActorKey:
         ("registry", "delete", {"through": None}, "message Delete, field through"),
     ],
 )
-def test_a_request_of_the_wrong_shape_is_refused(
+def test_a_malformed_request_is_refused(
     cluster: LocalCluster, kind: str, method: str, args: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(RemoteError) as refused:
@@ -85,5 +85,5 @@ def test_every_actor_describes_itself(cluster: LocalCluster, kind: str) -> None:
     assert cluster.run(cluster.actor_system.request(key, Describe()))["key"] == key.text()
 
 
-def test_names_of_requests() -> None:
+def test_requests_are_named_after_their_classes() -> None:
     assert [method_of(each) for each in (MayJoin, Describe)] == ["may_join", "describe"]

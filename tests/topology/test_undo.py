@@ -52,9 +52,7 @@ def cursor(admin: Admin, topic: str) -> tuple[int, list[tuple[int, int]]]:
     return found["acked_before"], acked_ranges
 
 
-def test_a_mistaken_skip_is_undone_and_acks_made_since_are_kept(
-    cluster: LocalCluster, client: Client
-) -> None:
+def test_a_skip_is_undone_and_later_acks_are_kept(cluster: LocalCluster, client: Client) -> None:
     admin = Admin(cluster.admin_url)
     consumer = prepared(client, "skipped")
     assert cursor(admin, "skipped") == (2, [(3, 4)])
@@ -74,9 +72,7 @@ def test_a_mistaken_skip_is_undone_and_acks_made_since_are_kept(
     consumer.close()
 
 
-def test_a_mistaken_seek_is_undone_and_so_is_the_undoing(
-    cluster: LocalCluster, client: Client
-) -> None:
+def test_a_seek_and_an_undo_can_be_undone(cluster: LocalCluster, client: Client) -> None:
     admin = Admin(cluster.admin_url)
     prepared(client, "sought").close()
     admin.seek("sought", "s", MessageId.earliest)
@@ -94,7 +90,7 @@ def test_a_mistaken_seek_is_undone_and_so_is_the_undoing(
     assert cursor(admin, "sought") == (0, [])
 
 
-def test_back_to_an_event_all_moves_since_are_undone(cluster: LocalCluster, client: Client) -> None:
+def test_all_moves_since_an_event_are_undone(cluster: LocalCluster, client: Client) -> None:
     admin = Admin(cluster.admin_url)
     prepared(client, "twice").close()
     (before,) = (one["after_event"] for one in _after_a_skip(admin, "twice"))
@@ -124,7 +120,7 @@ def expired(admin: Admin) -> tuple[int, list[tuple[int, int]]]:
     return cursor(admin, "expired")
 
 
-def test_without_a_move_there_is_nothing_to_undo(cluster: LocalCluster, client: Client) -> None:
+def test_an_undo_without_a_move_is_refused(cluster: LocalCluster, client: Client) -> None:
     admin = Admin(cluster.admin_url)
     prepared(client, "quiet").close()
     with pytest.raises(NotFound, match="no seek, skip or requested expiry"):
@@ -152,7 +148,7 @@ def marks(admin: Admin, names: list[str]) -> list[int]:
     return [cursor(admin, name)[0] for name in names]
 
 
-def test_partitions_where_nothing_moved_are_left_out(cluster: LocalCluster, client: Client) -> None:
+def test_partitions_without_a_move_are_left_out(cluster: LocalCluster, client: Client) -> None:
     admin = Admin(cluster.admin_url)
     names = partitioned(admin, client, "partly")
     with pytest.raises(NotFound, match="partly: there was no seek, skip or requested expiry"):
@@ -172,7 +168,7 @@ def test_partitions_where_nothing_moved_are_left_out(cluster: LocalCluster, clie
         admin.undo("partly", "s", event=1)
 
 
-def test_a_partition_that_would_refuse_leaves_all_as_they_are(
+def test_a_refusal_of_one_partition_leaves_all_unchanged(
     cluster: LocalCluster, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admin = Admin(cluster.admin_url)
@@ -190,7 +186,7 @@ def test_a_partition_that_would_refuse_leaves_all_as_they_are(
 
 
 @pytest.mark.parametrize("verb", ["undo", "skip"])
-def test_an_error_names_the_partitions_that_are_changed(
+def test_an_error_names_the_changed_partitions(
     cluster: LocalCluster, client: Client, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     admin = Admin(cluster.admin_url)
