@@ -52,7 +52,7 @@ def test_batch_index_acks_name_the_open_messages():
     assert sent(acks) == ({(1, 0): None}, None)
 
 
-def test_what_was_acknowledged_is_not_handed_out_again():
+def test_acknowledged_messages_are_not_handed_out_again():
     acks = AckTracker()
     assert acks.batch_arrived((1, 0), 4) == 0b1111
     acks.individual(in_batch(0, 2, 4))
@@ -73,7 +73,7 @@ def test_a_batch_whose_rest_others_acknowledged_is_acknowledged_on_arrival(batch
 
 
 @pytest.mark.parametrize("batch_index_ack", [False, True])
-def test_what_was_pending_elsewhere_is_not_acknowledged_and_comes_again(batch_index_ack):
+def test_messages_pending_elsewhere_are_not_acknowledged_and_redelivered(batch_index_ack):
     acks = AckTracker(batch_index_ack)
     assert acks.batch_arrived((1, 0), 3, outstanding=0b110) == 0b110
     assert acks.batch_arrived((1, 0), 3, outstanding=0b001) == 0b001  # an abort returned it
@@ -95,7 +95,7 @@ def test_acknowledging_the_received_part_of_a_batch_acknowledges_no_more(batch_i
     assert sent(acks)[1] == ((1, 1), 0b10, 2)
 
 
-def test_an_id_from_elsewhere_counts_with_its_batch_size_and_is_refused_without():
+def test_an_id_of_another_consumer_needs_its_batch_size():
     acks = AckTracker()
     assert not acks.individual(in_batch(7, 0, 2))
     assert acks.individual(in_batch(7, 1, 2))
@@ -103,7 +103,7 @@ def test_an_id_from_elsewhere_counts_with_its_batch_size_and_is_refused_without(
         acks.individual(in_batch(8, 3, 0))
 
 
-def test_cumulative_in_the_middle_of_a_batch_ends_before_it():
+def test_a_cumulative_ack_within_a_batch_ends_before_the_batch():
     acks = AckTracker()
     acks.batch_arrived((1, 5), 3)
     assert acks.cumulative(in_batch(5, 1, 3)) == (1, 4)
@@ -127,7 +127,9 @@ def test_a_cumulative_acknowledgement_is_sent_again_after_subscribing_again():
 
 
 @pytest.mark.parametrize("batch_index_ack", [False, True])
-def test_after_subscribing_again_the_service_says_what_of_a_batch_is_open(batch_index_ack):
+def test_after_resubscribing_the_service_decides_which_messages_of_a_batch_are_open(
+    batch_index_ack,
+):
     """Who moved the subscription back wants all of the batch, half acknowledged before or not."""
     acks = AckTracker(batch_index_ack)
     acks.batch_arrived((1, 0), 4)
@@ -142,7 +144,7 @@ def test_after_subscribing_again_the_service_says_what_of_a_batch_is_open(batch_
     assert acks.batch_arrived((1, 0), 4, outstanding=0b1101) == 0b1101
 
 
-def test_only_what_was_not_sent_yet_outlives_subscribing_again():
+def test_only_unsent_acks_survive_resubscribing():
     acks = AckTracker(batch_index_ack=True)
     acks.batch_arrived((1, 0), 4)
     acks.individual(in_batch(0, 0, 4))
@@ -153,7 +155,7 @@ def test_only_what_was_not_sent_yet_outlives_subscribing_again():
     assert acks.batch_arrived((1, 0), 4) == 0b1101
 
 
-def test_an_unsent_cumulative_acknowledgement_within_a_batch_outlives_subscribing_again():
+def test_an_unsent_cumulative_ack_within_a_batch_survives_resubscribing():
     acks = AckTracker(batch_index_ack=True)
     acks.batch_arrived((1, 5), 4)
     acks.cumulative(in_batch(5, 1, 4))
@@ -176,7 +178,7 @@ def test_a_batch_whose_delivery_was_forgotten_is_still_acknowledged_message_by_m
     assert sent(acks) == ({(1, 0): 0b01}, None)
 
 
-def test_cumulative_in_the_middle_of_a_batch_with_batch_index_acks():
+def test_a_cumulative_ack_within_a_batch_uses_batch_index_acks():
     acks = AckTracker(batch_index_ack=True)
     acks.batch_arrived((1, 5), 3)
     acks.cumulative(in_batch(5, 1, 3))
@@ -184,7 +186,7 @@ def test_cumulative_in_the_middle_of_a_batch_with_batch_index_acks():
     assert (cumulative.where, cumulative.bits, cumulative.size) == ((1, 5), 0b100, 3)
 
 
-def test_cumulative_never_goes_back_and_swallows_individual_ones():
+def test_a_cumulative_ack_never_moves_back_and_replaces_individual_ones():
     acks = AckTracker()
     for entry in range(10):
         acks.individual(single(entry))
@@ -196,7 +198,7 @@ def test_cumulative_never_goes_back_and_swallows_individual_ones():
     assert sent(acks)[1].where == (1, 6)
 
 
-def test_what_comes_again_is_acknowledged_again_as_far_as_it_was():
+def test_a_redelivered_message_repeats_the_last_unconfirmed_cumulative_ack():
     """A full disk may have refused an ack without a receipt. Confirmed acks aren't sent again."""
     acks = AckTracker()
     acks.cumulative(single(6))
@@ -208,7 +210,7 @@ def test_what_comes_again_is_acknowledged_again_as_far_as_it_was():
     assert sent(acks) == ({}, None)
 
 
-def test_every_message_of_a_batch_sends_the_one_before_it_once():
+def test_cumulative_acks_within_a_batch_ack_the_previous_entry_once():
     acks = AckTracker()
     acks.cumulative(in_batch(5, 0, 3))
     assert sent(acks)[1].where == (1, 4)
@@ -216,7 +218,7 @@ def test_every_message_of_a_batch_sends_the_one_before_it_once():
     assert sent(acks) == ({}, None)
 
 
-def test_one_that_is_refused_takes_back_none_that_went_further_meanwhile():
+def test_a_refused_cumulative_ack_does_not_replace_a_later_one():
     acks = AckTracker()
     acks.cumulative(single(6))
     asked = acks.take(receipt=True)
@@ -227,7 +229,7 @@ def test_one_that_is_refused_takes_back_none_that_went_further_meanwhile():
     assert acks.take(receipt=True).cumulative.where == (1, 10)
 
 
-def test_a_receipt_vouches_for_no_cumulative_ack_that_was_merely_sent():
+def test_a_receipt_does_not_confirm_cumulative_acks_without_receipts():
     acks = AckTracker()
     acks.cumulative(single(6))
     assert sent(acks)[1].where == (1, 6)
@@ -243,7 +245,7 @@ def test_a_receipt_vouches_for_no_cumulative_ack_that_was_merely_sent():
     assert acks.take(receipt=True).cumulative is None
 
 
-def test_put_back_is_sent_again():
+def test_acks_that_were_put_back_are_sent_again():
     acks = AckTracker()
     acks.individual(single(1))
     acks.cumulative(single(0))
@@ -253,14 +255,14 @@ def test_put_back_is_sent_again():
     assert acks.take() == taken
 
 
-def test_all_chunks_go_with_their_message():
+def test_all_chunks_are_acknowledged_with_their_message():
     acks = AckTracker()
     acks.chunks_arrived((1, 9), [(1, 3), (1, 5), (1, 9)])
     assert acks.individual(single(9))
     assert sent(acks) == ({(1, 3): None, (1, 5): None, (1, 9): None}, None)
 
 
-def test_reset_forgets_everything():
+def test_a_reset_drops_all_acks():
     acks = AckTracker(batch_index_ack=True)
     acks.batch_arrived((1, 0), 4)
     acks.individual(in_batch(0, 0, 4))
@@ -271,7 +273,7 @@ def test_reset_forgets_everything():
 
 
 @given(st.integers(1, 300), st.data())
-def test_words_and_bits_are_each_others_reverse(size, data):
+def test_words_and_bits_convert_back_and_forth(size, data):
     bits = data.draw(st.integers(0, (1 << size) - 1))
     encoded = words(bits, size)
     assert all(-(1 << 63) <= word < 1 << 63 for word in encoded)
@@ -283,7 +285,7 @@ def elsewhere(entry, **batch):
     return MessageId(-1, 1 << 52, entry, **batch)
 
 
-def test_what_is_acknowledged_elsewhere_is_no_more_and_no_less_than_what_is_here():
+def test_acks_of_remote_ids_neither_cover_nor_are_covered_by_local_ones():
     tracker = AckTracker()
     tracker.cumulative(elsewhere(5))
     assert tracker.take().cumulative == PendingAck((1 << 52, 5))

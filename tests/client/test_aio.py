@@ -27,7 +27,7 @@ def run(work):
     return asyncio.run(checked())
 
 
-def test_everything_once_with_coroutines(cluster, topic):
+def test_every_operation_works_with_coroutines(cluster, topic):
     async def work():
         async with aio.Client(cluster.service_url) as client:
             async with await client.create_producer(topic) as producer:
@@ -79,7 +79,7 @@ def test_receiving_times_out_and_can_be_cancelled_without_loss(cluster, topic):
     run(work())
 
 
-def test_blocking_waits_for_room_and_not_blocking_refuses(cluster, topic):
+def test_a_blocking_producer_waits_for_space_and_a_non_blocking_one_refuses(cluster, topic):
     async def work():
         async with aio.Client(cluster.service_url) as client:
             few = {"max_pending_messages": 3}
@@ -95,7 +95,7 @@ def test_blocking_waits_for_room_and_not_blocking_refuses(cluster, topic):
     run(work())
 
 
-def test_patterns_as_text_and_batches(cluster, topic):
+def test_patterns_may_be_strings_and_batches_are_received(cluster, topic):
     async def work():
         async with aio.Client(cluster.service_url) as client:
             for letter in "ab":
@@ -158,7 +158,7 @@ def test_the_official_asyncio_module_reads_what_ours_wrote(cluster, topic):
     asyncio.run(work())
 
 
-def test_a_consumer_of_a_type_that_forbids_it_cannot_acknowledge_cumulatively(cluster, topic):
+def test_a_shared_consumer_cannot_acknowledge_cumulatively(cluster, topic):
     async def work():
         async with aio.Client(cluster.service_url) as client:
             consumer = await client.subscribe(topic, "s", ConsumerType.Shared)

@@ -33,13 +33,13 @@ def test_ids_have_the_byte_form_of_the_official_client():
 
 
 @pytest.mark.parametrize("end", ["earliest", "latest"])
-def test_both_ends_of_a_topic_are_the_official_clients(end):
+def test_both_ends_of_a_topic_equal_those_of_the_official_client(end):
     mine, theirs = getattr(velaray.MessageId, end), getattr(pulsar.MessageId, end)
     assert velaray.MessageId.deserialize(theirs.serialize()) == mine
     assert pulsar.MessageId.deserialize(mine.serialize()) == theirs
 
 
-def test_ids_order_hash_and_travel():
+def test_ids_are_ordered_hashable_and_picklable():
     ids = [velaray.MessageId(0, ledger, entry) for ledger in (1, 2) for entry in (0, 1)]
     assert sorted(ids, reverse=True) == ids[::-1]
     assert velaray.MessageId.earliest < ids[0] < velaray.MessageId.latest
@@ -48,7 +48,7 @@ def test_ids_order_hash_and_travel():
     assert (copy.batch_size(), copy.topic_name()) == (9, "t")
 
 
-def test_bytes_that_are_no_id_are_refused():
+def test_invalid_bytes_of_an_id_are_refused():
     with pytest.raises(velaray.InvalidMessage):
         velaray.MessageId.deserialize(b"\xff\xff\xff")
 
@@ -62,7 +62,7 @@ def test_bytes_that_are_no_id_are_refused():
         ("pulsar://[::1]:7", ["[::1]:7"]),
     ],
 )
-def test_service_urls(url, addresses):
+def test_service_urls_are_parsed(url, addresses):
     assert parse_service_url(url) == addresses
 
 
@@ -97,7 +97,7 @@ def test_wrong_service_urls_are_refused_at_once(url):
         (lambda: ConsumerOptions("t", "s", dead_letter_policy=object()), "dead_letter_policy"),
     ],
 )
-def test_values_that_cannot_work_are_refused(make, name):
+def test_invalid_values_are_refused(make, name):
     with pytest.raises(velaray.InvalidConfiguration, match=name):
         make()
 
@@ -111,7 +111,7 @@ def test_values_that_cannot_work_are_refused(make, name):
         lambda: ReaderOptions("t", velaray.MessageId.latest, crypto_key_reader=object()),
     ],
 )
-def test_what_is_not_supported_is_refused_not_ignored(make):
+def test_unsupported_parameters_are_refused_not_ignored(make):
     with pytest.raises(velaray.OperationNotSupported):
         make()
 
@@ -138,12 +138,12 @@ def test_every_server_error_has_its_class():
     assert "99" in str(from_server(99, "new"))
 
 
-def test_errors_are_also_the_builtin_ones_where_those_fit():
+def test_errors_derive_from_builtin_ones_where_those_fit():
     assert issubclass(velaray.Timeout, TimeoutError)
     assert issubclass(velaray.ConnectError, ConnectionError)
 
 
-def test_a_token_function_is_asked_each_time_and_checked():
+def test_a_token_function_is_called_each_time_and_its_result_checked():
     tokens = iter(["a", "b"])
     auth = velaray.AuthenticationToken(lambda: next(tokens))
     assert [auth.data(), auth.data()] == [b"a", b"b"]
@@ -151,7 +151,7 @@ def test_a_token_function_is_asked_each_time_and_checked():
         velaray.AuthenticationToken(lambda: None).data()
 
 
-def test_backoff_doubles_up_to_its_limit_and_begins_anew():
+def test_backoff_doubles_up_to_its_limit_and_restarts():
     backoff = Backoff(first=1, longest=8)
     delays = [backoff.delay() for _ in range(6)]
     for delay, full in zip(delays, [1, 2, 4, 8, 8, 8], strict=True):
@@ -189,7 +189,7 @@ def test_importing_velaray_loads_nothing_heavy():
     assert output.stdout.strip() == "[]", output.stderr
 
 
-def test_the_lazy_names_are_those_that_type_checkers_see():
+def test_lazy_names_equal_those_that_type_checkers_see():
     source = Path(velaray.__file__).read_text(encoding="utf-8")
     for home, names in velaray._HOMES.items():
         for name in names:

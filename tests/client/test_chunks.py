@@ -15,7 +15,7 @@ def chunks(uuid, pieces, first_entry=0):
 
 
 @given(st.binary(max_size=500), st.integers(1, 60))
-def test_what_was_cut_becomes_whole_again(payload, size):
+def test_chunks_are_reassembled(payload, size):
     assembler = ChunkAssembler(0)
     *before, last = chunks("a", [bytes(piece) for piece in cut(payload, size)])
     assert all(assembler.add(chunk) is None for chunk in before)
@@ -25,7 +25,7 @@ def test_what_was_cut_becomes_whole_again(payload, size):
     assert len(assembler) == 0 and assembler.take_abandoned() == []
 
 
-def test_messages_may_be_mixed():
+def test_chunks_of_several_messages_may_interleave():
     assembler = ChunkAssembler(0)
     a, b = chunks("a", [b"1", b"2"]), chunks("b", [b"3", b"4"], 10)
     assert [assembler.add(chunk) for chunk in (a[0], b[0])] == [None, None]
@@ -46,7 +46,7 @@ def test_chunks_that_were_sent_twice_are_acknowledged_with_the_message():
     assert whole.first == (1, 20)
 
 
-def test_a_gap_gives_all_its_chunks_up():
+def test_a_gap_abandons_all_chunks_of_its_message():
     assembler = ChunkAssembler(0)
     first, _, third = chunks("a", [b"1", b"2", b"3"])
     assembler.add(first)
@@ -55,7 +55,7 @@ def test_a_gap_gives_all_its_chunks_up():
     assert assembler.take_abandoned() == []
 
 
-def test_the_oldest_incomplete_message_makes_room():
+def test_the_oldest_incomplete_message_is_abandoned_first():
     assembler = ChunkAssembler(2)
     for number, uuid in enumerate("abc"):
         assembler.add(chunks(uuid, [b"1", b"2"], 10 * number)[0])
@@ -64,7 +64,7 @@ def test_the_oldest_incomplete_message_makes_room():
     assert assembler.add(chunks("c", [b"1", b"2"], 20)[1]).payload == b"12"
 
 
-def test_a_chunk_without_beginning_is_given_up():
+def test_a_chunk_without_its_first_one_is_abandoned():
     assembler = ChunkAssembler(0)
     assert assembler.add(chunks("a", [b"1", b"2"])[1]) is None
     assert assembler.take_abandoned() == [(1, 1)]

@@ -27,14 +27,14 @@ def test_while_the_primary_answers_no_other_cluster_is_probed():
     assert choice.current == 0
 
 
-def test_only_failures_in_a_row_count():
+def test_only_consecutive_failures_count():
     choice = ClusterChoice(3, 3, 1)
     for up in ((), (), (0,), (), ()):
         assert probed(choice, *up) == [0]
     assert (probed(choice, 2), choice.current) == ([0, 1, 2], 2)
 
 
-def test_without_any_answer_the_choice_stays_and_all_are_probed():
+def test_without_any_answer_the_choice_is_kept_and_all_are_probed():
     choice = ClusterChoice(3, 2, 1)
     assert probed(choice) == [0]
     assert [probed(choice), probed(choice)] == [[0, 1, 2]] * 2
@@ -42,7 +42,7 @@ def test_without_any_answer_the_choice_stays_and_all_are_probed():
     assert (probed(choice, 1, 2), choice.current) == ([0, 1], 1)
 
 
-def test_only_answers_of_the_primary_in_a_row_count():
+def test_only_consecutive_answers_of_the_primary_count():
     choice = ClusterChoice(2, 1, 3)
     probed(choice, 1)
     for up in ((0, 1), (0, 1), (1,), (0, 1), (0, 1)):
@@ -51,7 +51,7 @@ def test_only_answers_of_the_primary_in_a_row_count():
     assert probed(choice, 0, 1) == [0]
 
 
-def test_if_a_secondary_fails_the_primary_need_answer_only_once():
+def test_a_failed_secondary_switches_back_after_one_answer_of_the_primary():
     choice = ClusterChoice(3, 2, 5)
     probed(choice)
     probed(choice, 1)
@@ -59,7 +59,7 @@ def test_if_a_secondary_fails_the_primary_need_answer_only_once():
     assert (probed(choice, 0), choice.current) == ([1, 0], 0)
 
 
-def test_from_a_secondary_that_fails_it_goes_to_the_next_one():
+def test_a_failed_secondary_switches_to_the_next_one():
     choice = ClusterChoice(3, 1, 1)
     probed(choice, 1)
     assert (probed(choice, 2), choice.current) == ([1, 0, 2], 2)
@@ -69,7 +69,7 @@ def test_from_a_secondary_that_fails_it_goes_to_the_next_one():
 # -- the public types --------------------------------------------------------------
 
 
-def test_what_is_given_can_be_read():
+def test_arguments_can_be_read_back():
     token = velaray.AuthenticationToken("x")
     info = velaray.ServiceInfo(URLS[0], token)
     assert (info.service_url, info.authentication) == (URLS[0], token)
@@ -91,7 +91,7 @@ def test_what_is_given_can_be_read():
         ((URLS[0], None, "/etc/ca.pem"), velaray.OperationNotSupported),
     ],
 )
-def test_what_no_cluster_can_be_reached_by_is_refused(arguments, error):
+def test_invalid_service_infos_are_refused(arguments, error):
     with pytest.raises(error):
         velaray.ServiceInfo(*arguments)
 
@@ -103,18 +103,18 @@ def test_what_no_cluster_can_be_reached_by_is_refused(arguments, error):
         (A, [B], 1.5), (A, [B], 1, 0), (A, [B], 1, 1, 0),
     ],
 )  # fmt: skip
-def test_what_cannot_be_a_failover_is_refused(arguments):
+def test_invalid_failover_arguments_are_refused(arguments):
     with pytest.raises(velaray.InvalidConfiguration):
         velaray.AutoClusterFailover(*arguments)
 
 
-def test_credentials_belong_to_the_clusters():
+def test_credentials_belong_to_their_cluster():
     for client in (velaray.Client, velaray.aio.Client):
         with pytest.raises(velaray.InvalidConfiguration, match="give each ServiceInfo its own"):
             client(velaray.AutoClusterFailover(A, [B]), velaray.AuthenticationToken("x"))
 
 
-def test_a_provider_must_tell_service_infos():
+def test_a_provider_must_return_service_infos():
     class Wrong(velaray.ServiceInfoProvider):
         def initial_service_info(self):
             return URLS[0]

@@ -7,11 +7,11 @@ import velaray
 from tests.support.disaster import PATIENCE_MS, TOPIC, Disaster, goes_on_and_comes_back
 
 
-def test_a_client_goes_on_in_the_other_cluster_and_comes_back(tmp_path: Path) -> None:
+def test_a_client_fails_over_to_the_other_cluster_and_back(tmp_path: Path) -> None:
     goes_on_and_comes_back(tmp_path, velaray, {"receipt": True})
 
 
-def test_what_is_under_way_at_the_asyncio_client_goes_on_in_the_other_cluster(
+def test_operations_of_the_asyncio_client_continue_in_the_other_cluster(
     tmp_path: Path,
 ) -> None:
     async def work(clusters: Disaster) -> None:

@@ -38,7 +38,7 @@ async def contents(client, topic):
     return sorted(found)
 
 
-def test_a_batch_of_many_workers_counts_once_however_often_it_is_done(cluster, topic):
+def test_a_batch_of_many_workers_counts_once_in_any_number_of_attempts(cluster, topic):
     async def work(client):
         commit_sequence = await client.commit_sequence("query-1")
         assert commit_sequence.last == -1
@@ -59,7 +59,7 @@ def test_a_batch_of_many_workers_counts_once_however_often_it_is_done(cluster, t
     run(cluster, work)
 
 
-def test_a_prepared_transaction_outlives_its_client(cluster, topic):
+def test_a_prepared_transaction_survives_its_client(cluster, topic):
     async def work(client):
         async with Client(cluster.service_url) as worker:
             commit_sequence = await worker.commit_sequence("query-2")
@@ -71,7 +71,7 @@ def test_a_prepared_transaction_outlives_its_client(cluster, topic):
     run(cluster, work)
 
 
-def test_a_batch_with_a_transaction_that_is_over_changes_nothing(cluster, topic):
+def test_a_batch_with_a_finished_transaction_changes_nothing(cluster, topic):
     async def work(client):
         commit_sequence = await client.commit_sequence("query-3")
         good = await publish(client, commit_sequence, topic, b"good")
@@ -112,7 +112,7 @@ def test_a_commit_counts_once_whenever_its_coordinator_dies(cluster, topic):
     run(cluster, work)
 
 
-def test_lost_attempts_block_no_reader(cluster, topic):
+def test_lost_attempts_do_not_block_readers(cluster, topic):
     async def work(client):
         commit_sequence = await client.commit_sequence("query-6")
         await publish(client, commit_sequence, topic, b"lost")  # its id gets nowhere
@@ -136,7 +136,7 @@ def test_lost_attempts_block_no_reader(cluster, topic):
     run(cluster, work)
 
 
-def test_a_series_that_is_forgotten_begins_anew(cluster, topic):
+def test_a_dropped_commit_sequence_starts_again(cluster, topic):
     async def work(client):
         commit_sequence = await client.commit_sequence("query-4")
         assert await commit_sequence.commit(3, [])
@@ -148,7 +148,7 @@ def test_a_series_that_is_forgotten_begins_anew(cluster, topic):
     run(cluster, work)
 
 
-def test_the_synchronous_client_has_series_too(cluster, topic):
+def test_the_synchronous_client_has_commit_sequences(cluster, topic):
     with SyncClient(cluster.service_url) as client:
         commit_sequence = client.commit_sequence("query-5")
         txn = commit_sequence.begin(30.0)

@@ -16,7 +16,7 @@ def asked_for_transactions(server: ScriptedServer) -> int:
     return sum(isinstance(command, pb.CommandNewTxn) for command in server.seen)
 
 
-def test_a_request_that_is_never_answered_is_asked_again_and_times_out():
+def test_a_request_without_an_answer_is_sent_again_and_times_out():
     """Each attempt has a third of the operation timeout, the operation as a whole all of it."""
 
     async def work():
@@ -32,7 +32,7 @@ def test_a_request_that_is_never_answered_is_asked_again_and_times_out():
     run(work())
 
 
-def test_a_request_whose_first_answer_is_lost_is_asked_again_within_the_timeout():
+def test_a_request_whose_first_answer_is_lost_is_sent_again_within_the_timeout():
     async def work():
         answers = coordinators()
 
@@ -52,7 +52,7 @@ def test_a_request_whose_first_answer_is_lost_is_asked_again_within_the_timeout(
     run(work())
 
 
-def test_a_coordinator_that_is_elsewhere_by_now_is_looked_up_again():
+def test_a_coordinator_that_moved_is_looked_up_again():
     async def work():
         def second(server, connection, command, entry):
             answer = pb.CommandTcClientConnectResponse(request_id=command.request_id)

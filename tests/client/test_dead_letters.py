@@ -68,7 +68,7 @@ def test_a_message_is_delivered_once_more_than_redelivered_and_then_moved(client
 
 
 @pytest.mark.parametrize("by_index", [False, True])
-def test_of_a_batch_only_what_was_refused_is_moved(client, topic, by_index):
+def test_only_refused_messages_of_a_batch_are_moved(client, topic, by_index):
     policy = ConsumerDeadLetterPolicy(1, f"{topic}-dead")
     consumer = client.subscribe(
         topic, "s", dead_letter_policy=policy, batch_index_ack_enabled=by_index, **SHARED
@@ -90,7 +90,7 @@ def test_of_a_batch_only_what_was_refused_is_moved(client, topic, by_index):
         again.receive(300)
 
 
-def test_what_came_too_often_already_is_moved_without_being_handed_out(client, topic):
+def test_a_message_above_the_redelivery_limit_is_moved_without_being_handed_out(client, topic):
     """Its consumers died of it, perhaps, before they could say so."""
     first = client.subscribe(topic, "s", **SHARED)
     client.create_producer(topic).send(b"poison")
@@ -104,7 +104,7 @@ def test_what_came_too_often_already_is_moved_without_being_handed_out(client, t
         consumer.receive(300)
 
 
-def test_reconsume_times_count_and_the_origin_stays(client, topic):
+def test_reconsume_times_are_counted_and_the_origin_is_kept(client, topic):
     policy = ConsumerDeadLetterPolicy(3)
     consumer = client.subscribe(topic, "s", dead_letter_policy=policy, enable_retry=True, **SHARED)
     client.create_producer(topic).send(b"x", {"own": "1"}, partition_key="k")
@@ -161,7 +161,7 @@ def test_without_retry_nothing_can_be_consumed_later(client, topic):
         consumer.reconsume_later(message)
 
 
-def test_sixteen_times_is_the_default(client, topic):
+def test_sixteen_redeliveries_are_the_default(client, topic):
     consumer = client.subscribe(topic, "s", enable_retry=True, **SHARED)
     client.create_producer(topic).send(b"x")
     for _ in range(17):
@@ -279,7 +279,7 @@ def test_a_crash_before_the_acknowledgement_stores_no_second_retry(cluster, topi
     asyncio.run(asyncio.wait_for(work(), 60))
 
 
-def test_a_move_that_fails_is_tried_again(client, topic, monkeypatch):
+def test_a_failed_move_is_retried(client, topic, monkeypatch):
     original, failures = DeadLetterProducers.move, []
 
     async def fail_twice(self, message, letter, settle):
@@ -298,7 +298,7 @@ def test_a_move_that_fails_is_tried_again(client, topic, monkeypatch):
     assert len(failures) == 2
 
 
-def test_policies_that_cannot_work_are_refused(client, topic):
+def test_invalid_policies_are_refused(client, topic):
     with pytest.raises(velaray.InvalidConfiguration, match="at least 1"):
         ConsumerDeadLetterPolicy(0)
     with pytest.raises(velaray.InvalidConfiguration, match="pattern"):

@@ -45,7 +45,7 @@ def nothing_comes(consumer):
 
 
 @pytest.mark.parametrize("batching", [True, False])
-def test_what_is_sent_arrives_in_order_with_everything(client, topic, batching):
+def test_messages_arrive_in_order_with_all_their_fields(client, topic, batching):
     with client.create_producer(topic, batching_enabled=batching) as producer:
         for number, content in enumerate(numbered(50)):
             producer.send_async(
@@ -75,7 +75,7 @@ def test_receipts_carry_the_id_that_the_consumer_sees(client, topic):
         assert [message.message_id() for message in drain(consumer, 6)] == ids
 
 
-def test_callbacks_and_futures_tell_the_outcome(client, topic):
+def test_callbacks_and_futures_report_the_outcome(client, topic):
     outcomes = []
     with client.create_producer(topic, batching_enabled=True) as producer:
         producer.send_async(b"1", lambda result, message_id: outcomes.append((result, message_id)))
@@ -174,7 +174,7 @@ def test_lazy_producers_start_with_their_first_message(client, catalog, topic):
         assert {producer.send(b"").partition() for _ in range(3)} == {0, 1, 2}
 
 
-def test_several_topics_and_patterns(client, topic):
+def test_consumers_subscribe_to_several_topics_and_patterns(client, topic):
     names = [f"{topic}-{letter}" for letter in "abc"]
     for name in names:
         publish(client, name, [name.encode()])
@@ -237,7 +237,7 @@ def test_a_receipt_comes_though_the_consumer_was_closed_before_its_ack_arrived(
         assert values(drain(consumer, 1)) == [b"1"]
 
 
-def test_receipts_by_default_and_in_bulk(client, topic):
+def test_receipts_are_requested_by_default_and_in_bulk(client, topic):
     publish(client, topic, numbered(20))
     options = {"ack_receipt_enabled": True, **EARLIEST}
     with (
@@ -280,7 +280,7 @@ def batch_of(client, topic, count):
 
 
 @pytest.mark.parametrize(("by_index", "left"), [(True, 2), (False, 5)])
-def test_part_of_a_batch(client, topic, by_index, left):
+def test_part_of_a_batch_is_acknowledged(client, topic, by_index, left):
     batch_of(client, topic, 5)
     options = {"batch_index_ack_enabled": by_index, **EARLIEST}
     with client.subscribe(topic, "s", ConsumerType.Shared, **options) as consumer:
@@ -293,7 +293,7 @@ def test_part_of_a_batch(client, topic, by_index, left):
         assert nothing_comes(consumer)
 
 
-def test_negative_acks_come_again_counted(client, topic):
+def test_negatively_acked_messages_are_redelivered_and_counted(client, topic):
     publish(client, topic, numbered(3))
     with client.subscribe(
         topic, "s", ConsumerType.Shared, negative_ack_redelivery_delay_ms=50, **EARLIEST
@@ -317,7 +317,7 @@ def test_a_negative_ack_of_an_exclusive_consumer_rewinds(client, topic):
         assert values(drain(consumer, 2)) == numbered(2, 2)
 
 
-def test_everything_unacknowledged_comes_again_on_request(client, topic):
+def test_all_unacknowledged_messages_are_redelivered_on_request(client, topic):
     publish(client, topic, numbered(30), batching_enabled=True)
     with client.subscribe(
         topic, "s", ConsumerType.Shared, receiver_queue_size=10, **EARLIEST
@@ -335,7 +335,7 @@ def test_everything_unacknowledged_comes_again_on_request(client, topic):
 
 
 @pytest.mark.slow
-def test_an_overdue_message_comes_again(client, topic):
+def test_an_overdue_message_is_redelivered(client, topic):
     publish(client, topic, numbered(2))
     options = {"unacked_messages_timeout_ms": 10_000, **EARLIEST}
     with client.subscribe(topic, "s", ConsumerType.Shared, **options) as consumer:
@@ -344,7 +344,7 @@ def test_an_overdue_message_comes_again(client, topic):
         assert consumer.receive(15_000).data() == second.data()
 
 
-def test_seek(client, topic):
+def test_seeks_move_to_ids_and_times(client, topic):
     ids = publish(client, topic, numbered(5))
     batch_of(client, topic, 5)
     with client.subscribe(topic, "s", **EARLIEST) as consumer:
@@ -364,7 +364,7 @@ def test_seek(client, topic):
         assert consumer.receive(WAIT).message_id() == messages[6].message_id()
 
 
-def test_what_a_seek_skips_of_a_batch_does_not_stay_behind(client, topic):
+def test_messages_of_a_batch_skipped_by_a_seek_leave_the_backlog(client, topic):
     batch_of(client, topic, 5)
     with client.subscribe(topic, "s", **EARLIEST) as consumer:
         messages = drain(consumer, 5, ack=False)
@@ -385,14 +385,14 @@ def test_seek_moves_all_partitions(client, catalog, topic):
         assert sorted(values(drain(consumer, 9))) == numbered(9)
 
 
-def test_last_message_id(client, topic):
+def test_the_last_message_id_is_returned(client, topic):
     with client.subscribe(topic, "s") as consumer:
         assert consumer.get_last_message_id().entry_id() == -1
         (last,) = publish(client, topic, [b"x"])
         assert consumer.get_last_message_id() == last
 
 
-def test_readers(client, topic):
+def test_readers_start_at_the_requested_position(client, topic):
     ids = publish(client, topic, numbered(5))
     with client.create_reader(topic, MessageId.earliest) as reader:
         got = []
@@ -548,7 +548,7 @@ def test_subscription_types_exclude_each_other(client, topic):
                 client.subscribe(topic, "s", kind)
 
 
-def test_failover_hands_over(client, topic):
+def test_failover_moves_to_the_next_consumer(client, topic):
     with client.subscribe(topic, "s", ConsumerType.Failover, consumer_name="b") as second:
         first = client.subscribe(topic, "s", ConsumerType.Failover, consumer_name="a")
         publish(client, topic, numbered(3))
@@ -558,7 +558,7 @@ def test_failover_hands_over(client, topic):
         assert values(drain(second, 3)) == numbered(3, 3)
 
 
-def test_unsubscribing_forgets_the_position(client, topic):
+def test_unsubscribing_drops_the_position(client, topic):
     publish(client, topic, numbered(3))
     consumer = client.subscribe(topic, "s", **EARLIEST)
     drain(consumer, 3)
@@ -604,7 +604,7 @@ def test_closing_the_client_closes_everything_and_leaves_no_thread(cluster, topi
     assert set(threading.enumerate()) <= before
 
 
-def test_shutdown_fails_what_is_not_stored(cluster, topic):
+def test_shutdown_fails_messages_that_are_not_stored(cluster, topic):
     client = velaray.Client(cluster.service_url)
     producer = client.create_producer(
         topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
@@ -636,7 +636,7 @@ def test_wrong_names_are_refused(client):
         client.create_producer("persistent://no-such/tenant/topic")
 
 
-def test_timeouts_of_messages(client, cluster, topic):
+def test_unsent_messages_time_out(client, cluster, topic):
     with client.create_producer(topic, send_timeout_millis=300) as producer:
         producer.send(b"1")
         cluster.run(cluster.proxy.stop())

@@ -47,7 +47,7 @@ def test_a_mistyped_topic_is_refused_with_the_nearest_name(client):
         assert e.value.error() is velaray.Result.TopicNotFound
 
 
-def test_the_asyncio_client_refuses_it_as_well(cluster):
+def test_the_asyncio_client_refuses_a_mistyped_topic(cluster):
     async def work():
         async with velaray.aio.Client(cluster.service_url) as client:
             for read in reading(client):
@@ -69,7 +69,7 @@ def test_a_namespace_without_a_similar_name_is_refused(client):
             read("persistent://public/airport/zzzzzz")
 
 
-def test_what_exists_is_read(client):
+def test_existing_topics_are_read(client):
     names = [f"{FLIGHTS}-partition-{number}" for number in range(2)]
     assert client.get_topic_partitions(FLIGHTS, create=False) == names
     for name in (FLIGHTS, *names, "persistent://public/airport/gates"):

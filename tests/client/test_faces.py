@@ -66,7 +66,7 @@ def parameters(method: object) -> list[tuple[str, object, object]]:
 
 
 @pytest.mark.parametrize(("blocking", "aio"), PAIRS, ids=lambda kind: kind.__name__)
-def test_the_faces_have_the_same_methods(blocking: type, aio: type) -> None:
+def test_both_clients_have_the_same_methods(blocking: type, aio: type) -> None:
     mine, others = methods(blocking), methods(aio)
     assert set(mine) - set(others) <= ONLY_SYNCHRONOUS
     assert set(others) - set(mine) == ONLY_ASYNCIO[aio.__name__]
@@ -76,19 +76,19 @@ def test_the_faces_have_the_same_methods(blocking: type, aio: type) -> None:
 
 
 @pytest.mark.parametrize(("blocking", "aio"), PAIRS, ids=lambda kind: kind.__name__)
-def test_every_method_is_documented_on_both_faces(blocking: type, aio: type) -> None:
+def test_every_method_is_documented_in_both_clients(blocking: type, aio: type) -> None:
     for kind in (blocking, aio):
         for name, method in methods(kind).items():
             assert inspect.getdoc(method), f"{kind}.{name}"
 
 
-def test_no_method_of_the_synchronous_face_is_a_coroutine() -> None:
+def test_no_method_of_the_synchronous_client_is_a_coroutine() -> None:
     for kind, _ in PAIRS:
         for name, method in methods(kind).items():
             assert not inspect.iscoroutinefunction(method), f"{kind}.{name}"
 
 
-def test_what_can_be_closed_is_a_context_manager() -> None:
+def test_closable_objects_are_context_managers() -> None:
     public = [getattr(velaray, name) for name in dir(velaray)]
     public += [getattr(velaray.aio, name) for name in velaray.aio.__all__]
     closable = {

@@ -62,7 +62,7 @@ class Upper(ProducerInterceptor):
         self.stored.append((message.data(), message_id, error))
 
 
-def test_a_consumers_interceptors_see_everything_and_broken_ones_harm_nothing(
+def test_interceptors_of_a_consumer_see_everything_and_failing_ones_do_no_harm(
     client, topic, caplog
 ):
     notes = Notes()
@@ -110,7 +110,7 @@ def test_cumulative_acknowledgements_batches_and_listeners_are_seen(client, topi
         consumer.receive_many(timeout_millis=1)
 
 
-def test_what_is_consumed_can_be_replaced(client, topic):
+def test_an_interceptor_can_replace_consumed_messages(client, topic):
     class Reverse(ConsumerInterceptor):
         def before_consume(self, consumer, message):
             return velaray.Message(message.info, message.data()[::-1], message.index)
@@ -123,7 +123,7 @@ def test_what_is_consumed_can_be_replaced(client, topic):
 
 
 @pytest.mark.parametrize("batching", [False, True])
-def test_a_producers_interceptors_change_what_is_sent(client, topic, batching):
+def test_interceptors_of_a_producer_change_sent_messages(client, topic, batching):
     upper = Upper()
     consumer = client.subscribe(topic, "s", **EARLIEST)
     producer = client.create_producer(
@@ -141,7 +141,7 @@ def test_a_producers_interceptors_change_what_is_sent(client, topic, batching):
     producer.close()
 
 
-def test_the_asyncio_client_has_them_as_well(cluster, topic):
+def test_the_asyncio_client_calls_interceptors(cluster, topic):
     async def work():
         notes, upper = Notes(), Upper()
         async with aio.Client(cluster.service_url) as client:
@@ -165,7 +165,7 @@ def test_the_asyncio_client_has_them_as_well(cluster, topic):
     asyncio.run(asyncio.wait_for(work(), 30))
 
 
-def test_only_interceptors_are_taken():
+def test_only_interceptors_are_accepted():
     with pytest.raises(velaray.InvalidConfiguration, match="ConsumerInterceptor"):
         velaray.client.options.ConsumerOptions("t", "s", interceptors=[ProducerInterceptor()])
     with pytest.raises(velaray.InvalidConfiguration, match="ProducerInterceptor"):

@@ -44,7 +44,7 @@ def receive(consumer, count):
 
 @pytest.mark.parametrize("compression", ["NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY"])
 @pytest.mark.parametrize("batching", [True, False])
-def test_messages_arrive_as_they_were_sent(ends, topic, batching, compression):
+def test_messages_arrive_unchanged_across_libraries(ends, topic, batching, compression):
     sender, receiver = ends
     producer = sender.client.create_producer(
         topic,
@@ -86,7 +86,7 @@ def test_keys_go_to_the_same_partitions(client, official, catalog, topic):
         assert mine.partition() == theirs.send(b"", partition_key=key).partition(), key
 
 
-def test_tombstones(ends, topic):
+def test_tombstones_are_exchanged(ends, topic):
     sender, receiver = ends
     producer = sender.client.create_producer(topic)
     producer.send(None, partition_key="k")
@@ -96,7 +96,7 @@ def test_tombstones(ends, topic):
 
 
 @pytest.mark.parametrize("compression", ["NONE", "ZSTD"])
-def test_chunked_messages(ends, topic, compression):
+def test_chunked_messages_are_exchanged(ends, topic, compression):
     sender, receiver = ends
     payload = PAYLOAD * 240
     producer = sender.client.create_producer(
@@ -149,7 +149,7 @@ def test_one_subscription_serves_both(client, official, topic):
     assert got[mine] and got[theirs]
 
 
-def test_a_batch_is_finished_by_the_other_library(ends, topic):
+def test_the_other_library_finishes_a_partly_acked_batch(ends, topic):
     first, second = ends
     producer = first.client.create_producer(
         topic, batching_enabled=True, batching_max_publish_delay_ms=1000
@@ -169,7 +169,7 @@ def test_a_batch_is_finished_by_the_other_library(ends, topic):
     assert [message.data() for message in rest] == [b"1", b"2", b"4"]
 
 
-def test_readers_and_table_views_read_the_others_topics(ends, topic):
+def test_readers_and_table_views_read_topics_of_the_other_library(ends, topic):
     sender, receiver = ends
     producer = sender.client.create_producer(topic, batching_enabled=True)
     for number in range(10):

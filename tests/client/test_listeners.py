@@ -59,7 +59,7 @@ def test_a_listener_gets_every_message_in_order_on_a_thread_of_its_own(client, t
         again.receive(200)
 
 
-def test_what_a_listener_raises_harms_nothing_and_its_message_comes_again(client, topic, caplog):
+def test_an_exception_in_a_listener_is_harmless_and_its_message_redelivered(client, topic, caplog):
     failed = []
 
     def listener(consumer, message):
@@ -139,7 +139,7 @@ def test_without_a_listener_there_is_nothing_to_pause(client, topic):
         client.subscribe(topic, "s2", message_listener=5)
 
 
-def test_a_reader_listener_reads_on(client, topic):
+def test_a_reader_with_a_listener_keeps_reading(client, topic):
     contents = send(client, topic, 10)
     heard = Heard(acknowledges=False)
     reader = client.create_reader(topic, MessageId.earliest, reader_listener=heard)
@@ -191,7 +191,7 @@ def test_listeners_of_the_asyncio_client_are_functions_or_coroutines(cluster, to
 
 
 @pytest.mark.parametrize("queue", [0, 1, 4])
-def test_a_paused_consumer_gets_what_was_asked_for_and_no_more(client, topic, queue):
+def test_a_paused_consumer_gets_only_requested_messages(client, topic, queue):
     consumer = client.subscribe(topic, "s", receiver_queue_size=queue, **EARLIEST)
     consumer.pause()
     contents = send(client, topic, 12)
@@ -205,7 +205,7 @@ def test_a_paused_consumer_gets_what_was_asked_for_and_no_more(client, topic, qu
     assert got == contents
 
 
-def test_partitions_that_are_added_while_paused_are_paused_too(client, catalog, topic, monkeypatch):
+def test_partitions_added_to_a_paused_consumer_are_paused(client, catalog, topic, monkeypatch):
     monkeypatch.setattr("velaray.client.core.PARTITIONS_UPDATE_SECONDS", 0.05)
     catalog.partitioned(topic, 1)
     consumer = client.subscribe(topic, "s", **EARLIEST)

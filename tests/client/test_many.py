@@ -47,7 +47,7 @@ VALUES = [
 @pytest.mark.parametrize("values", VALUES)
 @pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.ZSTD])
-def test_what_was_sent_is_received_in_order(client, topic, values, keyed, compression):
+def test_messages_of_send_many_are_received_in_order(client, topic, values, keyed, compression):
     keys = [f"k{n % 3}" if n % 5 else "" for n in range(len(values))] if keyed else None
     with (
         client.subscribe(topic, "s") as consumer,
@@ -115,7 +115,7 @@ def test_a_batch_can_be_taken_in_parts_and_mixed_with_receive(client, topic):
         assert found == values
 
 
-def test_batches_acknowledged_in_part_come_again_in_part(client, topic):
+def test_partly_acknowledged_batches_are_redelivered_in_part(client, topic):
     values = [b"%d" % n for n in range(100)]
     options = {"batch_index_ack_enabled": True, **EARLIEST}
     with client.create_producer(topic) as producer:
@@ -136,7 +136,7 @@ def test_batches_acknowledged_in_part_come_again_in_part(client, topic):
         consumer.receive_many(timeout_millis=300)
 
 
-def test_a_batch_is_acknowledged_as_a_whole_and_stays_so(client, topic):
+def test_a_batch_is_acknowledged_as_a_whole_for_good(client, topic):
     with client.create_producer(topic) as producer:
         producer.send_many([b"%d" % n for n in range(3000)])
         with client.subscribe(topic, "s", **EARLIEST) as consumer:
@@ -147,7 +147,7 @@ def test_a_batch_is_acknowledged_as_a_whole_and_stays_so(client, topic):
         assert consumer.receive(WAIT).data() == b"last"
 
 
-def test_messages_from_elsewhere_are_not_acknowledged(client, topic):
+def test_messages_of_other_topics_are_not_acknowledged(client, topic):
     with client.create_producer(topic) as producer:
         producer.send_many([b"a"])
     with client.subscribe(topic, "s", **EARLIEST) as first:
@@ -163,7 +163,7 @@ def test_messages_from_elsewhere_are_not_acknowledged(client, topic):
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string(), pa.binary(3)])
 @pytest.mark.parametrize("keyed", [False, True])
-def test_arrow_in_and_out(client, topic, kind, keyed):
+def test_arrow_arrays_are_sent_and_received(client, topic, kind, keyed):
     values = [b"%03d" % n for n in range(1000)]
     source = pa.array(values, pa.binary()).cast(kind)
     source = pa.chunked_array([source[:10], source[10:]])[1:]
@@ -182,7 +182,7 @@ def test_arrow_in_and_out(client, topic, kind, keyed):
 
 
 @pytest.mark.parametrize("sizes", [(0,), (5, 5, 5), (0, 1, 127, 128, 300, 20_000)])
-def test_arrow_arrays_of_any_sizes(client, topic, sizes):
+def test_arrow_arrays_may_have_any_size(client, topic, sizes):
     values = [bytes([n % 256]) * size for n, size in enumerate(sizes * 50)]
     source = pa.array([b"cut", *values], pa.binary())[1:]
     keys = pa.array([f"{n}" * (n % 50 + 1) for n in range(len(values))])
@@ -219,7 +219,7 @@ def test_values_of_a_key_go_to_its_partition_in_order(client, catalog, topic, ar
         assert found == {f"key{n}": tuple(range(n, 2000, 20)) for n in range(20)}
 
 
-def test_batches_without_keys_go_round_the_partitions(client, catalog, topic):
+def test_batches_without_keys_use_all_partitions_in_turn(client, catalog, topic):
     catalog.partitioned(topic, 3)
     values = [b"x" * 100_000] * 30
     with client.create_producer(topic, lazy_start_partitioned_producers=True) as producer:
@@ -242,7 +242,7 @@ def test_keys_do_not_share_entries_if_batching_is_by_key(client, topic):
     assert [list(entry.rows) for entry in sent.entries] == [[n, n + 4, n + 8] for n in range(4)]
 
 
-def test_nothing_is_sent_of_what_cannot_be(client, topic):
+def test_invalid_input_sends_nothing(client, topic):
     with client.subscribe(topic, "s") as consumer:
         with client.create_producer(topic) as producer:
             assert len(producer.send_many([])) == 0
@@ -270,7 +270,7 @@ def test_nothing_is_sent_of_what_cannot_be(client, topic):
             consumer.receive_many(timeout_millis=10)
 
 
-def test_what_was_sent_before_comes_before(client, topic):
+def test_messages_sent_before_send_many_precede_its_messages(client, topic):
     with (
         client.subscribe(topic, "s") as consumer,
         client.create_producer(
@@ -302,7 +302,7 @@ def test_every_value_is_stored_exactly_once_while_actors_die(
 
 
 @pytest.mark.parametrize(("pending", "expected"), [(1, 1), (3, 3), (1000, 9)])
-def test_what_is_on_its_way_is_bounded(client, topic, pending, expected):
+def test_the_number_of_messages_in_flight_is_bounded(client, topic, pending, expected):
     with client.create_producer(topic, max_pending_messages=pending) as producer:
         inner = producer._inner._parts[0]
         send_batch, on_its_way, most = inner.send_batch, [], []
@@ -321,7 +321,7 @@ def test_what_is_on_its_way_is_bounded(client, topic, pending, expected):
         assert len(sent.entries) == 25 and max(most) <= expected
 
 
-def test_a_failure_says_what_is_stored(client, catalog, topic):
+def test_an_error_names_the_stored_messages(client, catalog, topic):
     values = [b"%d" % n + b" " * 4000 for n in range(2000)]
     with client.create_producer(topic, max_pending_messages=1) as producer:
         inner = producer._inner._parts[0]
@@ -347,7 +347,7 @@ def test_a_failure_says_what_is_stored(client, catalog, topic):
         assert [value for _, value in found] == values[: error.durable]
 
 
-def test_the_same_with_coroutines(cluster, topic):
+def test_the_asyncio_client_sends_and_receives_many(cluster, topic):
     async def work():
         async with aio.Client(cluster.service_url) as client:
             consumer = await client.subscribe(topic, "s")
@@ -385,7 +385,7 @@ def test_a_consumer_without_queue_receives_many(client, topic):
             assert list(consumer.receive_many(None, WAIT)) == [b"a", b"b"]
 
 
-def test_overdue_batches_come_again(client, topic, monkeypatch):
+def test_overdue_batches_are_redelivered(client, topic, monkeypatch):
     monkeypatch.setattr(velaray.client.options, "MIN_ACK_TIMEOUT_MS", 100)
     with client.create_producer(topic) as producer:
         producer.send_many([b"a", b"b"])

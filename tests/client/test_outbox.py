@@ -74,7 +74,7 @@ def test_keys_find_their_partitions(client, catalog, topic):
     assert [f.result().partition() for f in futures] == [partition_of(f"{n}", 3) for n in range(30)]
 
 
-def test_a_batch_leaves_when_it_is_full_or_its_time_is_up(client, topic):
+def test_a_batch_is_sent_when_it_is_full_or_due(client, topic):
     options = {"batching_max_messages": 10, "batching_max_publish_delay_ms": 50, **BATCHED}
     with client.create_producer(topic, **options) as producer:
         ids = [producer.send_async(b"x") for _ in range(24)]
@@ -115,7 +115,7 @@ def test_receipts_are_futures(client, topic):
             _ = late.nonsense
 
 
-def test_a_cancelled_receipt_harms_no_other(client, topic):
+def test_a_cancelled_receipt_does_not_affect_others(client, topic):
     with (
         client.subscribe(topic, "s") as consumer,
         client.create_producer(topic, batching_max_publish_delay_ms=200, **BATCHED) as producer,
@@ -126,7 +126,7 @@ def test_a_cancelled_receipt_harms_no_other(client, topic):
         assert [m.data() for m in receive(consumer, 3)] == [b"0", b"1", b"2"]
 
 
-def test_callbacks_come_in_order_and_one_that_raises_stops_no_other(client, topic):
+def test_callbacks_are_called_in_order_and_a_failing_one_stops_no_other(client, topic):
     seen = []
 
     def callback(result, message_id):
@@ -176,7 +176,7 @@ def test_pending_messages_are_bounded(topic, block):
         served.result(10)
 
 
-def test_shutdown_fails_what_was_collected(client, topic):
+def test_shutdown_fails_collected_messages(client, topic):
     producer = client.create_producer(topic, batching_max_publish_delay_ms=60_000, **BATCHED)
     future = producer.send_async(b"x")
     client.shutdown()
@@ -224,7 +224,9 @@ def test_many_threads_send_and_receive_every_message_once(client, topic):
         again.receive(300)
 
 
-def test_nothing_collected_is_lost_or_doubled_while_actors_die(client, cluster, catalog, topic):
+def test_no_collected_message_is_lost_or_duplicated_while_actors_die(
+    client, cluster, catalog, topic
+):
     catalog.deduplicated(topic)
     producer = client.create_producer(
         topic, producer_name="steady", send_timeout_millis=0, batching_max_messages=50, **BATCHED
@@ -265,7 +267,7 @@ def block_of(part, first, count):
     return Block(part, info, BatchLayout(pack(values, None), 0, count), range(count))
 
 
-def test_a_queue_counts_what_is_taken_however_it_is_taken():
+def test_a_queue_counts_messages_taken_in_any_way():
     credits, part = [], Part(4)
     blocks = queue_of(credits)
     blocks.put(block_of(part, 0, 10))
@@ -301,7 +303,7 @@ def test_a_queue_drops_the_messages_of_one_partition():
     assert len(blocks) == 0 and not blocks.refill()
 
 
-def test_only_what_was_acknowledged_is(client, topic):
+def test_only_acknowledged_messages_are_acknowledged_at_the_service(client, topic):
     options = {"batch_index_ack_enabled": True, **EARLIEST}
     with client.create_producer(topic, **BATCHED) as producer:
         for number in range(60):

@@ -12,7 +12,7 @@ WAIT = 20_000
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_committed_message_comes(cluster, topic, seed):
+def test_every_committed_message_between_aborted_ones_is_received(cluster, topic, seed):
     """Aborted messages lie between the others in runs of all lengths."""
     chance = random.Random(seed)
     committed = set()

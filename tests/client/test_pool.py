@@ -6,7 +6,7 @@ import velaray.aio
 from velaray.events.ids import ActorKind
 
 
-def test_connections_to_where_actors_were_are_forgotten(cluster, topic):
+def test_connections_to_former_addresses_of_actors_are_dropped(cluster, topic):
     async def main():
         async with velaray.aio.Client(cluster.service_url) as client:
             producer = await client.create_producer(topic)

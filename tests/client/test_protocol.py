@@ -89,7 +89,7 @@ def test_a_final_refusal_is_raised_at_once(code, error):
     run(work())
 
 
-def test_a_passing_refusal_is_tried_again_with_a_fresh_look_up():
+def test_a_transient_refusal_is_retried_with_a_new_lookup():
     async def work():
         refuse = fail(ServerError.ServiceNotReady, times=2)
         async with ScriptedServer(Producer=refuse) as server, client_of(server) as client:
@@ -99,7 +99,7 @@ def test_a_passing_refusal_is_tried_again_with_a_fresh_look_up():
     run(work())
 
 
-def test_an_answer_that_never_comes_is_asked_for_again_and_undone():
+def test_a_request_without_an_answer_is_repeated_and_undone():
     async def work():
         async with (
             ScriptedServer(Subscribe=lambda *_: None) as server,
@@ -166,7 +166,7 @@ def test_a_refused_message_fails_alone():
     run(work())
 
 
-def test_flush_raises_what_failed():
+def test_flush_raises_the_error_of_a_failed_message():
     async def work():
         server = ScriptedServer()
         server.answers["Send"] = lambda s, c, send, e: pb.CommandSendError(
@@ -226,7 +226,7 @@ def test_a_send_times_out_and_its_late_receipt_is_ignored():
     run(work())
 
 
-def test_a_fenced_producer_is_out_for_good():
+def test_a_fenced_producer_stays_closed():
     async def work():
         async with ScriptedServer() as server, client_of(server) as client:
             producer = await client.create_producer("t")
@@ -280,7 +280,7 @@ def permits(server):
     return [c.messagePermits for c in server.seen if isinstance(c, pb.CommandFlow)]
 
 
-def test_a_damaged_entry_comes_again_after_a_reconnect():
+def test_a_damaged_entry_is_redelivered_after_a_reconnect():
     async def work():
         def flow(server, connection, command, entry):
             data = entry_of(b"good")
@@ -311,7 +311,7 @@ def test_garbage_from_the_server_is_survived():
     run(work())
 
 
-def test_permits_are_given_for_what_was_taken_and_never_more():
+def test_permits_are_granted_for_received_messages_and_never_more():
     async def work():
         async with ScriptedServer() as server, client_of(server) as client:
             consumer = await client.subscribe("t", "s", receiver_queue_size=10)
@@ -326,7 +326,7 @@ def test_permits_are_given_for_what_was_taken_and_never_more():
     run(work())
 
 
-def test_permits_of_what_is_not_handed_out_are_given_back():
+def test_permits_of_messages_that_are_not_handed_out_are_returned():
     async def work():
         async with ScriptedServer() as server, client_of(server) as client:
             consumer = await client.subscribe(
@@ -345,7 +345,7 @@ def test_permits_of_what_is_not_handed_out_are_given_back():
     run(work())
 
 
-def test_a_batch_is_acknowledged_when_it_comes_with_what_was_acknowledged_here_only():
+def test_a_batch_is_acknowledged_on_arrival_if_its_open_messages_were_acked_here():
     """Another consumer acknowledged the rest: only this client knows that the batch is done."""
 
     async def work():
@@ -425,7 +425,7 @@ def test_a_receipt_is_requested_again_after_a_lost_connection_and_refusals_are_r
     run(work())
 
 
-def test_a_silent_server_is_given_up():
+def test_a_silent_server_is_disconnected():
     async def work():
         async with (
             ScriptedServer() as server,
@@ -439,7 +439,7 @@ def test_a_silent_server_is_given_up():
     run(work())
 
 
-def test_fresh_credentials_are_given_on_demand():
+def test_fresh_credentials_are_sent_on_demand():
     async def work():
         tokens = iter(["first", "second"])
         auth = velaray.AuthenticationToken(lambda: next(tokens))
@@ -455,7 +455,7 @@ def test_fresh_credentials_are_given_on_demand():
     run(work())
 
 
-def test_a_reader_subscribes_again_after_what_was_taken():
+def test_a_reader_resubscribes_behind_the_last_message_taken():
     async def work():
         async with ScriptedServer() as server, client_of(server) as client:
             reader = await client.create_reader("t", velaray.MessageId.earliest)
@@ -478,7 +478,7 @@ def test_a_reader_subscribes_again_after_what_was_taken():
     run(work())
 
 
-def test_what_was_under_way_before_a_redelivery_is_dropped_and_its_permits_go_back():
+def test_messages_in_flight_before_a_redelivery_are_dropped_and_their_permits_returned():
     async def work():
         async with ScriptedServer() as server, client_of(server) as client:
             consumer = await client.subscribe("t", "s", receiver_queue_size=10)
@@ -503,7 +503,7 @@ def test_what_was_under_way_before_a_redelivery_is_dropped_and_its_permits_go_ba
     run(work())
 
 
-def test_what_was_acknowledged_cumulatively_and_comes_again_is_acknowledged_again():
+def test_a_redelivered_cumulatively_acked_message_is_acknowledged_again():
     """With a full disk the service silently refuses acknowledgements without a receipt."""
 
     async def work():
@@ -522,7 +522,7 @@ def test_what_was_acknowledged_cumulatively_and_comes_again_is_acknowledged_agai
     run(work())
 
 
-def test_shared_consumers_name_no_epoch():
+def test_shared_consumers_send_no_epoch():
     async def work():
         async with ScriptedServer() as server, client_of(server) as client:
             consumer = await client.subscribe("t", "s", velaray.ConsumerType.Shared)

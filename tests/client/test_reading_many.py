@@ -9,7 +9,7 @@ def fill(client, topic, numbers):
         producer.send_many([b"%d" % number for number in numbers])
 
 
-def test_a_reader_takes_many_and_goes_on_after_them(client, topic):
+def test_a_reader_reads_many_and_continues_after_them(client, topic):
     fill(client, topic, range(100))
     fill(client, topic, range(100, 150))
     with client.create_reader(topic, velaray.MessageId.earliest) as reader:
@@ -20,7 +20,7 @@ def test_a_reader_takes_many_and_goes_on_after_them(client, topic):
     assert found == [b"%d" % number for number in range(150)]
 
 
-def test_a_reader_that_loses_its_connection_after_taking_many_skips_and_repeats_nothing(
+def test_a_reader_that_reconnects_after_reading_many_skips_and_repeats_nothing(
     cluster, client, topic
 ):
     fill(client, topic, range(1000))
@@ -35,7 +35,7 @@ def test_a_reader_that_loses_its_connection_after_taking_many_skips_and_repeats_
     assert found == [b"%d" % number for number in range(1000)]
 
 
-def test_positions_are_the_end_and_the_mark(client, topic):
+def test_read_positions_name_the_end_and_the_mark(client, topic):
     with client.create_producer(topic) as producer:
         first, second = producer.send(b"1"), producer.send(b"2")
     with (

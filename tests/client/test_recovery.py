@@ -62,7 +62,7 @@ class Killer:
 
 
 @pytest.mark.parametrize("batching", [True, False])
-def test_nothing_is_lost_doubled_or_reordered_while_actors_die(
+def test_nothing_is_lost_duplicated_or_reordered_while_actors_die(
     client, cluster, catalog, topic, batching
 ):
     catalog.deduplicated(topic)
@@ -87,9 +87,7 @@ def test_nothing_is_lost_doubled_or_reordered_while_actors_die(
         assert [int(consumer.receive(WAIT).data()) for _ in range(total)] == list(range(total))
 
 
-def test_every_message_is_received_and_every_confirmed_ack_final_while_actors_die(
-    client, cluster, topic
-):
+def test_all_messages_arrive_and_confirmed_acks_are_final_while_actors_die(client, cluster, topic):
     with client.create_producer(topic, batching_enabled=True, batching_max_messages=30) as producer:
         for number in range(400):
             producer.send_async(b"%d" % number)
@@ -115,7 +113,7 @@ def test_every_message_is_received_and_every_confirmed_ack_final_while_actors_di
     assert again == set()
 
 
-def test_seeks_and_requests_get_through_after_everything_died(client, cluster, topic):
+def test_seeks_and_requests_succeed_after_all_actors_died(client, cluster, topic):
     with client.create_producer(topic) as producer:
         ids = [producer.send(b"%d" % number) for number in range(20)]
         with client.subscribe(topic, "s", **EARLIEST) as consumer:
@@ -144,7 +142,7 @@ def test_new_partitions_are_found(client, catalog, topic, monkeypatch):
         seen.add(consumer.receive(WAIT).message_id().partition())
 
 
-def test_a_tunnel_through_the_service_url_is_enough(tmp_path, monkeypatch):
+def test_a_tunnel_through_the_service_url_suffices(tmp_path, monkeypatch):
     opened = []
     connect = ConnectionPool._connect
 
@@ -164,7 +162,7 @@ def test_a_tunnel_through_the_service_url_is_enough(tmp_path, monkeypatch):
     assert any(proxy_to is not None for _, proxy_to in opened)
 
 
-def test_a_tunnel_is_looked_up_again_when_the_front_door_was_restarted(tmp_path, monkeypatch):
+def test_a_tunnel_is_looked_up_again_after_a_restart_of_the_proxy(tmp_path, monkeypatch):
     forgotten = []
     connect = ConnectionPool._connect
 
@@ -184,7 +182,7 @@ def test_a_tunnel_is_looked_up_again_when_the_front_door_was_restarted(tmp_path,
         assert forgotten
 
 
-def test_tokens_open_the_door_and_nothing_else_does(tmp_path):
+def test_only_valid_tokens_are_accepted(tmp_path):
     secret = b"a secret of at least thirty-two bytes"
     with LocalCluster(tmp_path, auth=AuthSettings(secret=secret)) as cluster:
         token = jwt.encode({"sub": "me"}, secret, "HS256")

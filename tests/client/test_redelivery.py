@@ -22,12 +22,12 @@ def test_back_off_doubles_from_ten_seconds_to_ten_minutes():
 
 
 @pytest.mark.parametrize("wrong", [{"min_delay_ms": -1}, {"max_delay_ms": 1}, {"multiplier": 0.5}])
-def test_back_off_that_cannot_work_is_refused(wrong):
+def test_invalid_back_off_is_refused(wrong):
     with pytest.raises(velaray.InvalidConfiguration):
         MultiplierRedeliveryBackoff(**wrong)
 
 
-def test_redelivery_comes_due_in_order_once():
+def test_redeliveries_become_due_once_and_in_order():
     timer = RedeliveryTimer()
     timer.add((1, 1), 0, 10)
     timer.add((1, 2), 5, 10)
@@ -68,7 +68,7 @@ def asked_again(server):
     return [m.entryId for c in server.seen if isinstance(c, wanted) for m in c.message_ids]
 
 
-def test_a_negative_acknowledgement_waits_as_long_as_its_message_deserves():
+def test_a_negative_ack_waits_for_the_back_off_of_its_message():
     async def work():
         async with ScriptedServer() as server, client_of(server) as client:
             consumer = await client.subscribe(
@@ -88,7 +88,7 @@ def test_a_negative_acknowledgement_waits_as_long_as_its_message_deserves():
     run(work())
 
 
-def test_what_is_not_acknowledged_in_time_is_asked_for_again(monkeypatch):
+def test_redelivery_of_messages_not_acknowledged_in_time_is_requested(monkeypatch):
     """With a back-off, redelivered messages have more time."""
     monkeypatch.setattr("velaray.client.options.MIN_ACK_TIMEOUT_MS", 50)
 
@@ -111,7 +111,7 @@ def test_what_is_not_acknowledged_in_time_is_asked_for_again(monkeypatch):
     run(work())
 
 
-def test_all_chunks_of_a_message_are_asked_for_again(client, topic):
+def test_redelivery_of_all_chunks_of_a_message_is_requested(client, topic):
     consumer = client.subscribe(
         topic, "s", ConsumerType.Shared, negative_ack_redelivery_delay_ms=20
     )

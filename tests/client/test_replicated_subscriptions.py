@@ -38,7 +38,7 @@ def is_replicated(http: Http, topic: str) -> Any:
     return ask
 
 
-def test_a_client_says_it_when_it_subscribes(
+def test_a_client_turns_replication_on_when_it_subscribes(
     client: Any, cluster: Any, topic: str, is_replicated: Any
 ) -> None:
     client.subscribe(topic, "s").close()
@@ -54,7 +54,9 @@ def test_a_client_says_it_when_it_subscribes(
     assert is_replicated()
 
 
-def test_the_asyncio_client_says_it_too(cluster: Any, topic: str, is_replicated: Any) -> None:
+def test_the_asyncio_client_turns_replication_on(
+    cluster: Any, topic: str, is_replicated: Any
+) -> None:
     async def subscribe() -> None:
         async with velaray.aio.Client(cluster.service_url) as client:
             await client.subscribe(topic, "s", replicate_subscription_state_enabled=True)
@@ -63,12 +65,16 @@ def test_the_asyncio_client_says_it_too(cluster: Any, topic: str, is_replicated:
     assert is_replicated()
 
 
-def test_pulsars_client_says_it(official: pulsar.Client, topic: str, is_replicated: Any) -> None:
+def test_the_official_client_turns_replication_on(
+    official: pulsar.Client, topic: str, is_replicated: Any
+) -> None:
     official.subscribe(topic, "s", replicate_subscription_state_enabled=True).close()
     assert is_replicated()
 
 
-def test_an_administrator_says_it(client: Any, http: Http, topic: str, is_replicated: Any) -> None:
+def test_an_administrator_turns_replication_on_and_off(
+    client: Any, http: Http, topic: str, is_replicated: Any
+) -> None:
     client.subscribe(topic, "s").close()
     for value in (True, True, False):
         assert http("POST", path(topic, f"subscription/s/{STATUS}"), value).status == 204
@@ -82,7 +88,9 @@ def test_an_administrator_says_it(client: Any, http: Http, topic: str, is_replic
     assert http("GET", path(topic, f"subscription/u/{STATUS}")).body == {topic: True}
 
 
-def test_it_holds_for_all_partitions(client: Any, http: Http, topic: str, catalog: Any) -> None:
+def test_replication_applies_to_all_partitions(
+    client: Any, http: Http, topic: str, catalog: Any
+) -> None:
     catalog.partitioned(topic, 2)
     client.subscribe(topic, "s").close()
     assert http("POST", path(topic, f"subscription/s/{STATUS}"), True).status == 204

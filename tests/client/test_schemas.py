@@ -58,7 +58,7 @@ EARLIEST = velaray.InitialPosition.Earliest
 
 
 @pytest.mark.parametrize("schema", [JsonSchema(Reading), AvroSchema(Reading)])
-def test_values_go_in_and_come_out(client, topic, schema):
+def test_values_are_sent_and_received(client, topic, schema):
     consumer = client.subscribe(topic, "s", schema=schema)
     producer = client.create_producer(topic, schema=schema, batching_enabled=True)
     producer.send(Reading("a", 1.5), partition_key="k")
@@ -73,7 +73,7 @@ def test_values_go_in_and_come_out(client, topic, schema):
     assert first.schema_version() == bytes(8)
 
 
-def test_records_are_read_whatever_they_are_called(client, topic):
+def test_records_are_read_under_any_name(client, topic):
     def trip(space, outer, stop):
         named = {"type": "record", "name": stop, "fields": [{"name": "at", "type": "string"}]}
         fields = [
@@ -91,7 +91,7 @@ def test_records_are_read_whatever_they_are_called(client, topic):
     assert (message.value(), message.schema_version()) == (value, (1).to_bytes(8))
 
 
-def test_many_values_go_in_and_come_out_at_once(client, topic):
+def test_many_values_are_sent_and_received_at_once(client, topic):
     schema = JsonSchema(Reading)
     consumer = client.subscribe(topic, "s", schema=schema)
     producer = client.create_producer(topic, schema=schema)
@@ -108,7 +108,7 @@ def test_many_values_go_in_and_come_out_at_once(client, topic):
     assert list(consumer.receive_many(timeout_millis=5000)) == [Reading("c")]
 
 
-def test_arrow_arrays_are_values_for_the_schema(client, topic):
+def test_arrow_arrays_are_encoded_with_the_schema(client, topic):
     consumer = client.subscribe(topic, "s", schema=StringSchema())
     producer = client.create_producer(topic, schema=StringSchema())
     producer.send_many(pa.array(["ä", None, "b"]))
@@ -117,7 +117,7 @@ def test_arrow_arrays_are_values_for_the_schema(client, topic):
         producer.send_many(pa.array([1, 2]))
 
 
-def test_the_asyncio_client_has_them_too(cluster, topic):
+def test_the_asyncio_client_sends_and_receives_values(cluster, topic):
     async def story():
         schema = AvroSchema(Reading)
         async with aio.Client(cluster.service_url) as client:
@@ -183,7 +183,7 @@ def test_an_incompatible_producer_or_consumer_is_refused(client, topic):
     client.create_producer(topic, schema=AvroSchema(Reading)).send(Reading("a"))
 
 
-def test_what_is_no_schema_is_refused(client, topic):
+def test_an_invalid_schema_is_refused(client, topic):
     for wrong in (JsonSchema, "json", Reading):
         with pytest.raises(InvalidConfiguration, match="schema"):
             client.create_producer(topic, schema=wrong)
@@ -194,7 +194,7 @@ def test_what_is_no_schema_is_refused(client, topic):
 # --- messages with schemas of their own ---
 
 
-def test_a_message_may_bring_its_own_schema(client, topic):
+def test_a_message_may_have_its_own_schema(client, topic):
     consumer = client.subscribe(topic, "s", schema=AutoConsumeSchema())
     old, new = reading(), reading("lux")
     producer = client.create_producer(topic, schema=old, batching_enabled=True)
@@ -255,7 +255,7 @@ def test_the_asyncio_client_keeps_the_order_around_a_new_schema(cluster, topic):
     asyncio.run(story())
 
 
-def test_closing_while_a_schema_is_asked_for_ends_every_message(cluster, topic):
+def test_closing_during_a_request_for_a_schema_completes_every_message(cluster, topic):
     async def story():
         client = aio.Client(cluster.service_url)
         producer = await client.create_producer(topic, schema=reading())
@@ -301,7 +301,7 @@ def test_messages_are_decoded_by_the_version_that_they_were_written_with(client,
     ]
 
 
-def test_each_version_is_asked_for_once(client, topic, monkeypatch):
+def test_each_version_is_requested_once(client, topic, monkeypatch):
     asked = []
     inner = Schemas._get
     monkeypatch.setattr(
@@ -318,7 +318,7 @@ def test_each_version_is_asked_for_once(client, topic, monkeypatch):
     assert asked == [(topic, bytes(8))]
 
 
-def test_a_consumer_of_anything_decodes_each_as_it_is(client, topic):
+def test_a_consumer_of_any_schema_decodes_each_message_by_its_own(client, topic):
     consumer = client.subscribe(topic, "s", schema=AutoConsumeSchema())
     with client.create_producer(topic) as producer:
         producer.send(b"\xff")
@@ -349,7 +349,7 @@ def test_encoded_bytes_are_sent_as_the_topics_schema(client, topic):
 
 
 @pytest.mark.parametrize("encoding", ["INLINE", "SEPARATED"])
-def test_pairs_go_in_and_come_out(client, topic, encoding):
+def test_pairs_are_sent_and_received(client, topic, encoding):
     schema = KeyValueSchema(Int32Schema(), AvroSchema(Reading), encoding)
     consumer = client.subscribe(topic, "s", schema=schema)
     producer = client.create_producer(topic, schema=schema, batching_enabled=True)
@@ -373,7 +373,7 @@ def test_pairs_go_in_and_come_out(client, topic, encoding):
 # --- what can't be decoded ---
 
 
-def test_what_can_not_be_decoded_says_which_message_and_why(client, topic):
+def test_an_undecodable_message_is_named_with_the_reason(client, topic):
     consumer = client.subscribe(topic, "s", schema=JsonSchema(Reading))
     producer = client.create_producer(topic, schema=JsonSchema(Reading), batching_enabled=True)
     producer.send(b'{"sensor": 3}', schema=BytesSchema())
@@ -393,7 +393,7 @@ def test_what_can_not_be_decoded_says_which_message_and_why(client, topic):
     assert (wrong.data(), right.value()) == (b'{"sensor": 3}', Reading("a"))
 
 
-def test_a_batch_with_what_can_not_be_decoded_still_has_the_rest(client, topic):
+def test_a_batch_with_an_undecodable_message_delivers_the_others(client, topic):
     consumer = client.subscribe(topic, "s", schema=JsonSchema(Reading))
     with client.create_producer(topic) as producer:
         producer.send_many([b"{}", JsonSchema(Reading).encode(Reading("a"))])
@@ -405,7 +405,7 @@ def test_a_batch_with_what_can_not_be_decoded_still_has_the_rest(client, topic):
 
 
 @pytest.mark.parametrize("kind", [velaray.ConsumerType.Shared, velaray.ConsumerType.Exclusive])
-def test_what_can_not_be_decoded_goes_to_the_dead_letters(client, topic, kind):
+def test_undecodable_messages_become_dead_letters(client, topic, kind):
     policy = velaray.ConsumerDeadLetterPolicy(
         3, initial_subscription_name="dead", dead_letter_undecodable=True
     )
@@ -443,7 +443,7 @@ def client_backlog(consumer):
     return last.entry_id() - marked.entry_id()
 
 
-def test_without_the_option_it_is_received_and_moved_like_others(client, topic):
+def test_without_the_option_undecodable_messages_are_received_like_others(client, topic):
     consumer = client.subscribe(
         topic,
         "s",
@@ -462,7 +462,7 @@ def test_without_the_option_it_is_received_and_moved_like_others(client, topic):
     assert client.subscribe(f"{topic}-s-DLQ", "dead").receive(10_000).data() == b"{"
 
 
-def test_a_dead_letter_takes_its_schema_along(client, topic):
+def test_a_dead_letter_keeps_its_schema(client, topic):
     consumer = client.subscribe(
         topic,
         "s",
@@ -479,7 +479,7 @@ def test_a_dead_letter_takes_its_schema_along(client, topic):
     assert found == [{"sensor": "a"}, {"sensor": "b", "lux": 1}]
 
 
-def test_a_dead_letter_goes_without_a_schema_that_its_topic_refuses(client, topic):
+def test_a_dead_letter_drops_a_schema_that_its_topic_refuses(client, topic):
     client.create_producer(f"{topic}-s-DLQ", schema=StringSchema()).close()
     consumer = client.subscribe(
         topic,
@@ -589,7 +589,7 @@ async def sensors(consumer, count):
 NUMBERS = [str(number) for number in range(10)]
 
 
-def test_messages_wait_in_order_for_versions_that_take_their_time(cluster, topic, monkeypatch):
+def test_messages_wait_in_order_for_slow_schema_versions(cluster, topic, monkeypatch):
     async def story():
         async with aio.Client(cluster.service_url) as client:
             await filled(client, topic, 10)
@@ -613,7 +613,7 @@ def test_messages_wait_in_order_for_versions_that_take_their_time(cluster, topic
 
 
 @pytest.mark.parametrize("kind", [velaray.ConsumerType.Exclusive, velaray.ConsumerType.Shared])
-def test_what_waits_for_its_version_comes_again_after_a_lost_connection(
+def test_messages_that_wait_for_a_version_are_redelivered_after_a_lost_connection(
     cluster, topic, monkeypatch, kind
 ):
     async def story():
@@ -640,7 +640,7 @@ def test_what_waits_for_its_version_comes_again_after_a_lost_connection(
     asyncio.run(story())
 
 
-def test_asking_for_everything_again_while_it_waits_for_its_version(cluster, topic, monkeypatch):
+def test_messages_that_wait_for_a_version_are_redelivered_on_request(cluster, topic, monkeypatch):
     async def story():
         async with aio.Client(cluster.service_url) as client:
             await filled(client, topic, 10)
@@ -701,7 +701,7 @@ def test_an_unknown_version_makes_messages_undecodable(cluster, topic, monkeypat
     asyncio.run(story())
 
 
-def test_a_service_that_is_away_for_long_makes_nothing_undecodable(cluster, topic, monkeypatch):
+def test_a_long_outage_makes_no_message_undecodable(cluster, topic, monkeypatch):
     async def story():
         async with aio.Client(cluster.service_url) as client:
             await filled(client, topic, 1)

@@ -51,7 +51,7 @@ async def asyncio(client: aio.Client) -> None:
 
 
 @pytest.mark.slow
-def test_a_type_checker_knows_what_values_are(tmp_path):
+def test_a_type_checker_infers_the_types_of_values(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     options = ["--follow-imports=silent", "--config-file=", "--cache-dir", str(tmp_path / "cache")]

@@ -148,7 +148,7 @@ def attributes(record):
 
 
 @pytest.mark.parametrize("name", ["JsonSchema", "AvroSchema"])
-def test_what_either_library_encodes_the_other_decodes(name):
+def test_each_library_decodes_values_of_the_other(name):
     theirs, ours = (
         getattr(pulsar.schema, name)(THEIRS.Wide),
         getattr(velaray_schema, name)(OURS.Wide),
@@ -158,7 +158,7 @@ def test_what_either_library_encodes_the_other_decodes(name):
     assert ours.decode(ours.encode(OURS.value())) == OURS.value()
 
 
-def test_a_record_takes_only_its_fields_types():
+def test_a_record_accepts_only_the_types_of_its_fields():
     class Reading(Record):
         sensor = String(required=True)
         celsius = Integer()
@@ -307,7 +307,7 @@ def test_a_value_of_another_class_is_refused(schema, value):
     assert not eager
 
 
-def test_json_has_no_place_for_some_values():
+def test_values_that_json_cannot_represent_are_refused():
     with pytest.raises(InvalidMessage, match="UTF-8"):
         JsonSchema(Flight).encode(Flight(**FIELDS | {"raw": b"\xff"}))
     with pytest.raises(InvalidMessage, match="JSON"):
@@ -315,7 +315,7 @@ def test_json_has_no_place_for_some_values():
     assert math.isnan(AvroSchema(Point).decode(AvroSchema(Point).encode(Point(math.nan))).x)
 
 
-def test_json_is_read_as_others_write_it():
+def test_json_of_other_clients_is_read():
     schema = JsonSchema(Point)
     assert schema.decode(b' {"x": 1, "y": 2.5, "z": "more"} ') == Point(1.0, 2.5)
     assert schema.decode(b'{"x": 1}') == Point(1.0, 0.0)
@@ -344,12 +344,12 @@ def test_json_is_read_as_others_write_it():
         (KeyValueSchema(BytesSchema(), Int8Schema()), b"\0\0\0\0\0\0\0\0", "value: 0 bytes"),
     ],
 )
-def test_what_does_not_fit_is_undecodable(schema, data, told):
+def test_values_that_do_not_fit_are_undecodable(schema, data, told):
     with pytest.raises(UndecodableMessage, match=told):
         schema.decode(data)
 
 
-def test_what_the_users_class_refuses_is_undecodable():
+def test_values_that_the_class_of_the_user_refuses_are_undecodable():
     @dataclass
     class Even:
         number: int
@@ -370,7 +370,7 @@ class Loose(TypedDict):
 
 
 @pytest.mark.parametrize("kind", [int, "Flight", None, Loose, list[int]])
-def test_a_class_that_is_no_record_is_refused(kind):
+def test_a_class_that_is_not_a_record_is_refused(kind):
     with pytest.raises(InvalidConfiguration):
         JsonSchema(kind)
 
@@ -475,7 +475,7 @@ def test_avro_is_read_by_the_schema_that_it_was_written_with():
         reader.decode(written)
 
 
-def test_a_writers_schema_that_the_reader_can_not_read_is_said_to_be_so():
+def test_an_unreadable_writer_schema_is_reported():
     lacking = AvroSchema(None, avro({"name": "celsius", "type": "double"}))
     decode = AvroSchema(Reading).decoder(lacking.info)
     with pytest.raises(UndecodableMessage, match="sensor"):
@@ -503,12 +503,12 @@ def test_pairs_are_in_the_payload_or_around_it():
 
 
 @pytest.mark.parametrize("value", ["kv", ("k",), ("k", 1), (1, Reading("a"))])
-def test_what_is_no_pair_of_these_is_refused(value):
+def test_invalid_pairs_are_refused(value):
     with pytest.raises(InvalidMessage):
         KeyValueSchema(StringSchema(), JsonSchema(Reading)).encode(value)
 
 
-def test_each_part_of_a_pair_has_a_version_of_its_own():
+def test_each_part_of_a_pair_has_its_own_version():
     older = AvroSchema(None, avro({"name": "sensor", "type": "string"}))
     writer = KeyValueSchema(older, Int32Schema())
     reader = KeyValueSchema(AvroSchema(Reading), Int32Schema())
@@ -525,7 +525,7 @@ def test_each_part_of_a_pair_has_a_version_of_its_own():
 # --- Protobuf ---
 
 
-def test_protobuf_has_the_official_clients_schema():
+def test_protobuf_schemas_equal_those_of_the_official_client():
     for kind in (timestamp_pb2.Timestamp, descriptor_pb2.FieldDescriptorProto):
         official = pulsar.schema.ProtobufNativeSchema(kind).schema_info()
         info = ProtobufNativeSchema(kind).info
@@ -533,7 +533,7 @@ def test_protobuf_has_the_official_clients_schema():
         assert info.name == official.name()
 
 
-def test_protobuf_messages_go_there_and_back():
+def test_protobuf_messages_survive_encoding():
     schema = ProtobufNativeSchema(descriptor_pb2.DescriptorProto)
     message = descriptor_pb2.DescriptorProto(name="M", reserved_name=["r"])
     message.field.add(name="f", number=1, label="LABEL_REPEATED")
@@ -562,7 +562,7 @@ def test_a_generic_record_is_a_dict_with_its_schema(schema):
         AutoConsumeSchema().decoder(schema.info)(b"", None)
 
 
-def test_bytes_stay_bytes_and_foreign_types_are_said_to_be_so():
+def test_bytes_are_kept_and_unknown_types_reported():
     auto = AutoConsumeSchema()
     assert auto.decoder(None)(b"\xff", None) == b"\xff"
     assert auto.decoder(BytesSchema.info)(b"\xff", None) == b"\xff"

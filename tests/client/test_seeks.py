@@ -69,7 +69,7 @@ def test_a_refused_acknowledgement_does_not_come_back_after_a_seek():
 
 
 @pytest.mark.parametrize("batch_index_ack", [False, True])
-def test_what_others_sought_back_to_comes_again_half_acknowledged_or_not(batch_index_ack):
+def test_a_seek_back_by_another_consumer_redelivers_even_partly_acked_batches(batch_index_ack):
     """The service closes every consumer when another one, or an administrator, seeks."""
 
     async def work():
@@ -90,7 +90,7 @@ def test_what_others_sought_back_to_comes_again_half_acknowledged_or_not(batch_i
     run(work())
 
 
-def test_a_message_sought_before_is_not_skipped_when_others_seek_back_further():
+def test_a_message_after_a_seek_is_not_skipped_when_others_seek_back_further():
     async def work():
         async with ScriptedServer(Seek=move) as server, client_of(server) as client:
             consumer = await client.subscribe("t", "s", ack_group_time_ms=0)
@@ -111,7 +111,7 @@ def test_a_message_sought_before_is_not_skipped_when_others_seek_back_further():
     run(work())
 
 
-def test_a_message_sought_before_that_went_to_another_comes_when_others_seek_back() -> None:
+def test_a_message_of_another_consumer_is_delivered_after_others_seek_back() -> None:
     async def work():
         async with ScriptedServer(Seek=move) as server, client_of(server) as client:
             consumer = await client.subscribe("t", "s", ack_group_time_ms=0)

@@ -54,7 +54,7 @@ EXPECTED = (b"v", "key", "order", {"a": "1", "b": ""}, 123, False, "me")
 
 @pytest.mark.parametrize("compression", list(CompressionType))
 @pytest.mark.parametrize("batching", [True, False])
-def test_everything_about_a_message_survives(compression, batching):
+def test_all_fields_of_a_message_survive(compression, batching):
     build = builder(batching_enabled=batching, compression_type=compression)
     entries = build.add(FULL, 0, ignore) + build.add(OutgoingMessage(None), 1, ignore)
     messages = read_back(entries + build.flush())
@@ -128,7 +128,7 @@ def test_a_large_message_becomes_chunks(compression):
 
 
 @pytest.mark.parametrize("batching", [True, False])
-def test_a_message_that_is_too_big_leaves_the_batch_alone(batching):
+def test_a_message_that_is_too_big_does_not_affect_the_batch(batching):
     build = builder(10_000, batching_enabled=batching)
     build.add(OutgoingMessage(b"first"), 0, ignore)
     with pytest.raises(MessageTooBig, match="chunking_enabled"):
@@ -168,7 +168,7 @@ def test_round_robin_stays_while_a_batch_is_open():
     assert len(set(routes(10, batch_open=lambda partition: True))) == 1
 
 
-def test_single_partition_is_one():
+def test_single_partition_mode_uses_one_partition():
     mode = PartitionsRoutingMode.UseSinglePartition
     assert len(set(routes(10, message_routing_mode=mode))) == 1
 
@@ -190,7 +190,7 @@ def test_a_custom_router_decides_and_is_checked():
         router.choose(OutgoingMessage(b"", {"p": "4"}), 4, lambda _: False)
 
 
-def test_a_start_position_skips_what_is_before_it():
+def test_a_start_position_skips_earlier_messages():
     build = builder(batching_enabled=True)
     for number in range(5):
         build.add(OutgoingMessage(str(number).encode()), number, ignore)
@@ -204,7 +204,7 @@ def test_a_start_position_skips_what_is_before_it():
         assert reader.read(Delivery(0, 1, 8), entry.data).skipped == []
 
 
-def test_an_unreadable_entry_is_logged_and_kept_out(caplog):
+def test_an_unreadable_entry_is_logged_and_not_delivered(caplog):
     build = builder(batching_enabled=True, compression_type=CompressionType.ZSTD)
     build.add(OutgoingMessage(b"x" * 100), 0, ignore)
     (entry,) = build.flush()

@@ -52,7 +52,7 @@ def test_ids_of_several_topics_are_acknowledged_together(client, topics):
     }
 
 
-def test_last_message_ids_and_seeks_of_several_topics(client, topics):
+def test_last_message_ids_and_seeks_work_on_several_topics(client, topics):
     consumer = client.subscribe(topics, "s", **EARLIEST)
     ids = fill(client, topics)
     last = consumer.get_last_message_ids()
@@ -82,7 +82,7 @@ def test_unsubscribing_deletes_the_subscription_everywhere(client, topics):
     assert drain(again) == {name: [b"0", b"1", b"2"] for name in topics}
 
 
-def test_a_pattern_misses_nothing_of_a_topic_that_is_made_later(client, topic):
+def test_a_pattern_gets_all_messages_of_a_topic_created_later(client, topic):
     pattern = re.compile(f"{topic}-.*")
     consumer = client.subscribe(
         pattern, "s", ConsumerType.Shared, pattern_auto_discovery_period=0.3
@@ -95,7 +95,7 @@ def test_a_pattern_misses_nothing_of_a_topic_that_is_made_later(client, topic):
     consumer.unsubscribe()
 
 
-def test_the_asyncio_client_has_the_same(cluster, topics):
+def test_the_asyncio_client_consumes_several_topics(cluster, topics):
     async def work():
         async with aio.Client(cluster.service_url) as client:
             for name in topics:

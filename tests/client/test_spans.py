@@ -48,7 +48,7 @@ def position(message_id):
     return message_id.position
 
 
-def test_without_limits_a_step_goes_to_the_end(client, topic, step):
+def test_without_limits_a_step_ends_at_the_end(client, topic, step):
     ids = send_each(client, topic, [b"1", b"2"])
     span = step()
     assert position(span.end.after) == position(ids[-1])
@@ -80,7 +80,7 @@ def test_steps_are_limited_in_bytes_and_by_their_end(client, topic, step):
     assert step(span.end, until=ids[1]).end == span.end
 
 
-def test_steps_count_what_is_read_from_disk_alike(cluster, client, topic, step):
+def test_steps_over_entries_on_disk_have_the_same_bounds(cluster, client, topic, step):
     send_batches(client, topic, [2] * 5)
     begin_ledger(cluster, topic)
     send_batches(client, topic, [2] * 5)
@@ -92,7 +92,7 @@ def test_steps_count_what_is_read_from_disk_alike(cluster, client, topic, step):
     assert ends == [6, 6, 6, 2] and at.entries == 10
 
 
-def test_what_is_aborted_counts_for_nothing_and_what_is_open_ends_a_step(client, topic, step):
+def test_aborted_messages_do_not_count_and_open_transactions_end_a_step(client, topic, step):
     send_each(client, topic, [b"1"])
     txn = client.transaction()
     with client.create_producer(topic, batching_enabled=False) as producer:
@@ -105,7 +105,7 @@ def test_what_is_aborted_counts_for_nothing_and_what_is_open_ends_a_step(client,
     assert (span.messages, span.end.entries, span.more) == (2, 4, False)
 
 
-def test_a_mark_that_moved_or_went_is_seen(client, topic, mark, step):
+def test_a_moved_or_deleted_mark_is_reported(client, topic, mark, step):
     ids = send_each(client, topic, [b"1", b"2", b"3"])
     start = step(until=ids[0]).end
     mark.acknowledge_cumulative(ids[0], receipt=True)
@@ -119,7 +119,9 @@ def test_a_mark_that_moved_or_went_is_seen(client, topic, mark, step):
     assert after.incarnation > before.incarnation
 
 
-def test_what_is_trimmed_is_seen_though_its_ledger_is_forgotten(cluster, client, topic, mark, step):
+def test_trimmed_messages_are_reported_after_their_ledger_is_gone(
+    cluster, client, topic, mark, step
+):
     ids = send_each(client, topic, [b"1", b"2", b"3"])
     start = step(until=ids[0]).end
     begin_ledger(cluster, topic)
@@ -131,7 +133,7 @@ def test_what_is_trimmed_is_seen_though_its_ledger_is_forgotten(cluster, client,
     assert (span.passed, span.trimmed, span.end.entries) == (2, 2, 4)
 
 
-def test_a_topic_that_was_made_again_is_another_one(cluster, client, topic, mark, step):
+def test_a_recreated_topic_is_another_one(cluster, client, topic, mark, step):
     send_each(client, topic, [b"1", b"2", b"3"])
     end = step().end
     mark.close()
@@ -142,7 +144,7 @@ def test_a_topic_that_was_made_again_is_another_one(cluster, client, topic, mark
     assert span.foreign and span.end.entries == 1
 
 
-def test_a_step_says_where_the_chunks_begin_of_what_is_incomplete_at_its_end(
+def test_a_step_reports_the_first_chunk_of_an_incomplete_message_at_its_end(
     cluster, client, topic, step
 ):
     (plain,) = send_each(client, topic, [b"plain"])
@@ -162,7 +164,7 @@ def test_a_step_says_where_the_chunks_begin_of_what_is_incomplete_at_its_end(
     assert step(one.end).end == both.end
 
 
-def test_chunks_too_far_apart_are_torn_and_endless_messages_are_given_up(
+def test_chunks_too_far_apart_are_incomplete_and_endless_messages_abandoned(
     cluster, client, topic, step, monkeypatch
 ):
     monkeypatch.setattr("velaray.broker.partition.read_bounds.REACH_BYTES", 1000)
@@ -178,7 +180,7 @@ def test_chunks_too_far_apart_are_torn_and_endless_messages_are_given_up(
     assert step(later.end).torn.entry_id() == 3
 
 
-def test_what_began_before_the_first_step_is_no_loss(cluster, client, topic, step):
+def test_a_message_that_began_before_the_first_step_is_no_loss(cluster, client, topic, step):
     send_each(client, topic, [b"plain"])
     append_chunk(cluster, topic, "u", 0, 2, b"1")
     (start,) = send_each(client, topic, [b"here"])

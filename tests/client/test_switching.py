@@ -75,7 +75,9 @@ def send(producer, *of):
         producer.send(payload)
 
 
-def test_producers_consumers_and_readers_go_on_there_and_back(pair, told, client, topic):
+def test_producers_consumers_and_readers_continue_after_switching_forth_and_back(
+    pair, told, client, topic
+):
     a, b = pair
     assert client.get_service_info().service_url == a.local.service_url
     producer = client.create_producer(topic, producer_name="p")
@@ -125,7 +127,7 @@ def backlog(cluster, topic):
     return found["s"]["msgBacklog"] if "s" in found else -1
 
 
-def test_a_reader_knows_whether_there_is_more(pair, told, client, topic):
+def test_has_message_available_is_right_after_a_switch(pair, told, client, topic):
     pair[0].partition(topic)  # creates it
     reader = client.create_reader(topic, velaray.MessageId.earliest, receiver_queue_size=0)
     for number, cluster in enumerate((*pair, pair[0])):
@@ -144,7 +146,7 @@ def holds(cluster, topic, messages):
     return stored(cluster, topic) == messages
 
 
-def test_what_was_got_there_is_acknowledged_here(pair, told, client, topic):
+def test_messages_of_the_former_cluster_are_acknowledged_in_the_new_one(pair, told, client, topic):
     b = pair[1]
     producer = client.create_producer(topic)
     consumer = client.subscribe(
@@ -190,7 +192,7 @@ def test_a_transaction_ends_with_its_cluster(pair, told, client, topic):
     assert consumer.receive(PATIENCE_MS).data() == b"counts"
 
 
-def test_versions_of_schemas_are_those_of_the_cluster(pair, told, client, topic):
+def test_schema_versions_are_those_of_the_current_cluster(pair, told, client, topic):
     topic = f"{topic}-apart"
     for each, field in zip(pair, "xy", strict=True):
         each.partition(topic)
@@ -250,7 +252,7 @@ def versions(*schemas):
     }
 
 
-def test_what_has_no_receipt_is_sent_again_with_versions_of_there():
+def test_messages_without_a_receipt_are_sent_again_with_schema_versions_of_the_new_cluster():
     async def work():
         own, other = numbers_in("x"), numbers_in("y")
         async with (
@@ -298,7 +300,7 @@ def coordinators():
     }
 
 
-def test_messages_of_a_transaction_go_to_no_transaction_of_the_same_number():
+def test_messages_of_a_transaction_do_not_join_one_with_the_same_id_in_the_new_cluster():
     async def work():
         async with (
             Keeping(False, **coordinators()) as here,
@@ -344,7 +346,7 @@ def test_connection_attempts_to_the_former_cluster_switch_at_once():
     run(work())
 
 
-def test_connections_that_were_left_are_closed_and_the_same_info_changes_nothing():
+def test_former_connections_are_closed_and_an_equal_service_info_changes_nothing():
     async def work():
         async with ScriptedServer() as here, ScriptedServer() as there:
             told = Told(here.url)
@@ -364,7 +366,7 @@ def test_connections_that_were_left_are_closed_and_the_same_info_changes_nothing
     run(work())
 
 
-def test_any_thread_may_tell_and_what_a_provider_raises_harms_nothing(caplog):
+def test_any_thread_may_switch_and_an_exception_in_a_provider_does_no_harm(caplog):
     class Failing(Told):
         def close(self):
             super().close()
@@ -388,7 +390,7 @@ def test_any_thread_may_tell_and_what_a_provider_raises_harms_nothing(caplog):
     run(work())
 
 
-def test_a_provider_may_tell_before_anything_is_connected():
+def test_a_provider_may_switch_before_anything_is_connected():
     async def work():
         async with ScriptedServer() as here, ScriptedServer() as there:
             told = Told(here.url)
@@ -426,7 +428,7 @@ def test_each_cluster_gets_its_own_credentials():
     run(work())
 
 
-def test_a_refusal_is_an_answer_and_silence_is_none():
+def test_a_probe_counts_a_refusal_as_an_answer_and_silence_as_a_failure():
     async def work():
         refusing = ScriptedServer(
             Connect=lambda *_: pb.CommandError(

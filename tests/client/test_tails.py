@@ -38,7 +38,7 @@ def test_nothing_is_available_in_an_empty_topic(client, topic, end, inclusive, q
 
 @pytest.mark.parametrize("inclusive", [False, True])
 @pytest.mark.parametrize("index", range(4))
-def test_a_start_within_the_last_batch(client, topic, index, inclusive):
+def test_a_start_within_the_last_batch_has_its_remaining_messages(client, topic, index, inclusive):
     contents = [b"a", b"b", b"c", b"d"]
     producer = client.create_producer(topic)
     producer.send(b"before")
@@ -51,13 +51,13 @@ def test_a_start_within_the_last_batch(client, topic, index, inclusive):
 
 
 @pytest.mark.parametrize("inclusive", [False, True])
-def test_latest_is_the_last_message_or_what_follows_it(client, topic, inclusive):
+def test_a_start_at_latest_has_the_last_message_or_later_ones(client, topic, inclusive):
     client.create_producer(topic).send_many([b"a", b"b"])
     reader = client.create_reader(topic, MessageId.latest, start_message_id_inclusive=inclusive)
     assert rest(reader) == ([b"b"] if inclusive else [])
 
 
-def test_after_seeks_to_ids_times_and_ends(client, topic):
+def test_availability_is_right_after_seeks_to_ids_times_and_ends(client, topic):
     producer = client.create_producer(topic)
     ids = [producer.send(b"%d" % number) for number in range(4)]
     reader = client.create_reader(topic, MessageId.earliest)
@@ -77,7 +77,7 @@ def test_after_seeks_to_ids_times_and_ends(client, topic):
     assert rest(reader) == [b"4"]
 
 
-def test_a_terminated_topic_ends(client, catalog, topic):
+def test_a_terminated_topic_has_no_message_after_its_last(client, catalog, topic):
     client.create_producer(topic).send(b"last")
     catalog.terminate(topic)
     reader = client.create_reader(topic, MessageId.earliest)
@@ -85,7 +85,7 @@ def test_a_terminated_topic_ends(client, catalog, topic):
     assert rest(client.create_reader(topic, MessageId.latest)) == []
 
 
-def test_partitions_together(client, catalog, topic):
+def test_availability_covers_all_partitions(client, catalog, topic):
     catalog.partitioned(topic, 3)
     producer = client.create_producer(topic)
     for number in range(6):
@@ -115,7 +115,7 @@ def beginning_of_a_chunked_message():
     return build_entry(metadata, b"12345")
 
 
-def test_a_message_that_was_never_completed_is_none():
+def test_an_incomplete_chunked_message_is_not_available():
     """Its producer died between two chunks: reading would wait for ever."""
 
     async def work():
@@ -141,7 +141,7 @@ def test_a_message_that_was_never_completed_is_none():
     run(work())
 
 
-def test_what_the_service_has_but_does_not_deliver_is_an_error():
+def test_a_message_that_exists_but_is_not_delivered_is_an_error():
     async def work():
         async with (
             ScriptedServer(GetLastMessageId=last(1, 1)) as server,
@@ -154,7 +154,7 @@ def test_what_the_service_has_but_does_not_deliver_is_an_error():
     run(work())
 
 
-def test_everything_trimmed_is_nothing():
+def test_nothing_is_available_if_everything_was_trimmed():
     async def work():
         gone = last(-1, -1, marked=(7, 3))
         async with ScriptedServer(GetLastMessageId=gone) as server, client_of(server) as client:
@@ -187,7 +187,7 @@ def fast_discovery(monkeypatch):
     monkeypatch.setattr("velaray.client.core.PARTITIONS_UPDATE_SECONDS", 0.3)
 
 
-def test_messages_of_a_partition_come_that_were_there_before_it_was_found(
+def test_messages_stored_before_their_partition_was_found_are_read(
     client, catalog, topic, fast_discovery
 ):
     """From the latest message on, whether it's a consumer or a reader, and for table views."""

@@ -53,7 +53,7 @@ async def contents(consumer: Any, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("batching", [False, True])
-def test_messages_of_a_committed_transaction_come_together(cluster, batching) -> None:
+def test_messages_of_a_committed_transaction_become_visible_together(cluster, batching) -> None:
     async def scenario(client: Client, topic: str) -> None:
         consumer = await client.subscribe(topic, "s", initial_position=EARLIEST)
         producer = await client.create_producer(topic, batching_enabled=batching)
@@ -86,7 +86,7 @@ def test_an_exception_aborts_and_plain_messages_share_no_batch_with_a_transactio
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_what_is_consumed_and_what_is_produced_count_together(cluster, commit) -> None:
+def test_acks_and_messages_of_a_transaction_commit_together(cluster, commit) -> None:
     async def scenario(client: Client, topic: str) -> None:
         source = await client.create_producer(topic, batching_enabled=True)
         await asyncio.gather(*(source.send(b"%d" % number) for number in range(4)))
@@ -143,7 +143,7 @@ def test_a_failed_operation_turns_a_commit_into_an_abort(cluster) -> None:
     run(cluster, scenario)
 
 
-def test_of_a_batch_that_was_delivered_twice_no_message_counts_twice(cluster) -> None:
+def test_no_message_of_a_redelivered_batch_counts_twice(cluster) -> None:
     async def scenario(client: Client, topic: str) -> None:
         producer = await client.create_producer(topic, batching_enabled=True)
         one = await client.subscribe(topic, "s", SHARED, initial_position=EARLIEST)
@@ -194,7 +194,7 @@ class Doubling(velaray.ProducerInterceptor):
         return velaray.OutgoingMessage(message.data() * 2)
 
 
-def test_what_an_interceptor_makes_of_a_message_is_in_the_transaction(cluster) -> None:
+def test_the_result_of_an_interceptor_is_in_the_transaction(cluster) -> None:
     async def scenario(client: Client, topic: str) -> None:
         producer = await client.create_producer(topic, interceptors=[Doubling()])
         consumer = await client.subscribe(topic, "s", initial_position=EARLIEST)
@@ -207,7 +207,7 @@ def test_what_an_interceptor_makes_of_a_message_is_in_the_transaction(cluster) -
     run(cluster, scenario)
 
 
-def test_time_is_over(cluster) -> None:
+def test_a_transaction_above_its_timeout_is_aborted(cluster) -> None:
     async def scenario(client: Client, topic: str) -> None:
         producer = await client.create_producer(topic)
         consumer = await client.subscribe(topic, "s", initial_position=EARLIEST)
@@ -237,7 +237,7 @@ def kill_all(cluster: Any, kind: ActorKind) -> list[ActorKey]:
 @pytest.mark.parametrize(
     "kind", [ActorKind.COORDINATOR, ActorKind.PARTITION, ActorKind.SUBSCRIPTION]
 )
-def test_a_transaction_outlives_its_servers(cluster, kind) -> None:
+def test_a_transaction_survives_its_servers(cluster, kind) -> None:
     async def scenario(client: Client, topic: str) -> None:
         producer = await client.create_producer(topic)
         await producer.send(b"in")
@@ -257,7 +257,7 @@ def test_a_transaction_outlives_its_servers(cluster, kind) -> None:
     run(cluster, scenario)
 
 
-def test_without_asyncio(cluster, client, topic) -> None:
+def test_the_synchronous_client_has_transactions(cluster, client, topic) -> None:
     out = client.create_producer(f"{topic}-out")
     reader = client.subscribe(f"{topic}-out", "s", initial_position=EARLIEST)
     consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
@@ -285,7 +285,7 @@ def test_without_asyncio(cluster, client, topic) -> None:
         consumer.receive(300)
 
 
-def test_a_client_keeps_to_one_coordinator_until_many_transactions_are_open(tmp_path) -> None:
+def test_a_client_uses_one_coordinator_until_many_transactions_are_open(tmp_path) -> None:
     async def scenario(client: Client, topic: str) -> None:
         ended = set()
         for _ in range(5):
@@ -302,7 +302,7 @@ def test_a_client_keeps_to_one_coordinator_until_many_transactions_are_open(tmp_
         run(cluster, scenario)
 
 
-def test_acknowledgements_of_one_turn_share_a_request(cluster, monkeypatch) -> None:
+def test_acks_of_one_event_loop_iteration_share_a_request(cluster, monkeypatch) -> None:
     asked = []
 
     async def counting(connection: Connection, command: Any, timeout: float) -> Any:
@@ -327,7 +327,7 @@ def test_acknowledgements_of_one_turn_share_a_request(cluster, monkeypatch) -> N
     run(cluster, scenario)
 
 
-def test_of_acknowledgements_of_one_turn_the_one_in_conflict_is_refused(cluster) -> None:
+def test_only_the_conflicting_ack_of_a_shared_request_is_refused(cluster) -> None:
     async def scenario(client: Client, topic: str) -> None:
         producer = await client.create_producer(topic)
         for number in range(3):

@@ -33,7 +33,9 @@ def unfinished(cluster):
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("partitions", [0, 2])
-def test_a_deleted_topic(cluster, client, topic, admin, catalog, partitions, commit):
+def test_a_transaction_survives_the_deletion_of_a_topic(
+    cluster, client, topic, admin, catalog, partitions, commit
+):
     gone, out = f"{topic}-gone", f"{topic}-out"
     if partitions:
         catalog.partitioned(gone, partitions)
@@ -62,9 +64,7 @@ def test_a_deleted_topic(cluster, client, topic, admin, catalog, partitions, com
     nothing_comes(again)
 
 
-def test_a_topic_made_anew_under_its_name_while_the_transaction_is_open(
-    cluster, client, topic, admin
-):
+def test_a_topic_recreated_during_a_transaction_is_not_part_of_it(cluster, client, topic, admin):
     producer = client.create_producer(topic)
     txn = client.transaction()
     producer.send(b"old", txn=txn)
@@ -80,7 +80,7 @@ def test_a_topic_made_anew_under_its_name_while_the_transaction_is_open(
     assert not unfinished(cluster)
 
 
-def test_a_deleted_namespace(cluster, client, admin):
+def test_a_transaction_survives_the_deletion_of_a_namespace(cluster, client, admin):
     admin.create_namespace("public/temporary")
     topic = "persistent://public/temporary/t"
     producer = client.create_producer(topic)
@@ -98,7 +98,9 @@ def test_a_deleted_namespace(cluster, client, admin):
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_deleted_subscription(cluster, client, topic, admin, commit):
+def test_a_transaction_survives_the_deletion_of_a_subscription(
+    cluster, client, topic, admin, commit
+):
     """One made anew under its name is another one: nothing that was pending counts there."""
     producer = client.create_producer(topic)
     consumer = client.subscribe(topic, "s", **SHARED)
@@ -120,7 +122,7 @@ def test_a_deleted_subscription(cluster, client, topic, admin, commit):
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_an_unloaded_topic_goes_on(client, topic, admin, commit):
+def test_a_transaction_continues_on_an_unloaded_topic(client, topic, admin, commit):
     producer = client.create_producer(topic)
     consumer = client.subscribe(topic, "s", **SHARED)
     producer.send(b"1")
@@ -138,7 +140,7 @@ def test_an_unloaded_topic_goes_on(client, topic, admin, commit):
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_terminated_topic(client, topic, catalog, commit):
+def test_a_transaction_completes_on_a_terminated_topic(client, topic, catalog, commit):
     producer = client.create_producer(topic)
     consumer = client.subscribe(topic, "s", **SHARED)
     txn, failing = client.transaction(), client.transaction()
@@ -156,7 +158,7 @@ def test_a_terminated_topic(client, topic, catalog, commit):
     nothing_comes(consumer)
 
 
-def test_the_client_closes_what_took_part_before_the_end(client, topic):
+def test_producers_and_consumers_may_be_closed_before_the_commit(client, topic):
     """Producers and consumers may go; what they did in the transaction stays in it."""
     with client.transaction() as txn:
         with client.create_producer(topic) as producer:

@@ -31,7 +31,7 @@ def contents(consumer, count):
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared])
-def test_a_large_message_is_whole_or_not_there(client, topic, kind):
+def test_a_large_message_is_visible_completely_or_not_at_all(client, topic, kind):
     options = SHARED | {"consumer_type": kind}
     consumer = client.subscribe(topic, "s", **options)
     producer = client.create_producer(topic, chunking_enabled=True, batching_enabled=False)
@@ -64,7 +64,7 @@ def now_ms():
     return int(time.time() * 1000)
 
 
-def test_a_delayed_message_comes_when_it_is_due_and_committed(client, topic):
+def test_a_delayed_message_is_delivered_when_due_and_committed(client, topic):
     consumer = client.subscribe(topic, "s", **SHARED)
     producer = client.create_producer(topic)
     due = now_ms() + 1000
@@ -82,7 +82,7 @@ def test_a_delayed_message_comes_when_it_is_due_and_committed(client, topic):
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_an_aborted_delayed_message_never_comes_and_stays_in_no_backlog(
+def test_an_aborted_delayed_message_is_never_delivered_and_leaves_the_backlog(
     cluster, client, topic, restart
 ):
     consumer = client.subscribe(topic, "s", **SHARED)
@@ -126,7 +126,7 @@ def compacted(client, topic):
 
 
 @pytest.mark.parametrize("batching", [False, True])
-def test_a_compacted_view_shows_committed_values_alone(cluster, client, topic, batching):
+def test_a_compacted_view_shows_only_committed_values(cluster, client, topic, batching):
     producer = client.create_producer(topic, batching_enabled=batching)
     values = {"a": b"a1", "b": b"b1"}
     for key, value in values.items():
@@ -192,7 +192,7 @@ def test_compacted_readers_can_acknowledge_in_transactions(cluster, client, topi
     nothing_comes(consumer)
 
 
-def test_a_reader_has_nothing_to_acknowledge_in_a_transaction(client, topic):
+def test_a_reader_cannot_acknowledge_in_a_transaction(client, topic):
     client.create_producer(topic).send(b"x")
     reader = client.create_reader(topic, MessageId.earliest)
     message = reader.read_next(WAIT)
@@ -212,7 +212,7 @@ def test_a_reader_has_nothing_to_acknowledge_in_a_transaction(client, topic):
 
 
 @pytest.mark.parametrize("batching", [False, True])
-def test_the_official_client_gets_what_is_committed(client, official, topic, batching):
+def test_the_official_client_gets_committed_messages(client, official, topic, batching):
     producer = client.create_producer(topic, batching_enabled=batching)
     consumer = official.subscribe(
         topic,
@@ -298,7 +298,7 @@ async def check_log(client, topic, kinds):
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4])
-def test_has_message_available_is_true_exactly_if_a_message_comes(cluster, topic, length):
+def test_has_message_available_is_true_exactly_if_a_message_follows(cluster, topic, length):
     """The log may end with any entries: data, aborted, open, committed (T13)."""
 
     async def scenario():

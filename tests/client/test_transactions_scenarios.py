@@ -45,7 +45,9 @@ def unacked(admin, topic):
 
 @pytest.mark.parametrize("batching", [False, True])
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_thousand_messages_over_partitions(client, topic, catalog, admin, batching, commit):
+def test_a_transaction_has_a_thousand_messages_over_partitions(
+    client, topic, catalog, admin, batching, commit
+):
     catalog.partitioned(topic, 3)
     consumer = client.subscribe(topic, "s", **SHARED)
     producer = client.create_producer(topic, batching_enabled=batching, block_if_queue_full=True)
@@ -73,7 +75,7 @@ def test_a_thousand_messages_over_partitions(client, topic, catalog, admin, batc
 
 @pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.Failover])
 @pytest.mark.parametrize("batch", [False, True])
-def test_aborted_acknowledgements_come_again_and_committed_ones_conflict(
+def test_aborted_acks_are_redelivered_and_committed_ones_conflict(
     client, topic, admin, kind, batch
 ):
     consumer = client.subscribe(topic, "s", **SHARED | {"consumer_type": kind})
@@ -104,7 +106,9 @@ def test_aborted_acknowledgements_come_again_and_committed_ones_conflict(
 
 
 @pytest.mark.parametrize("batch", [False, True])
-def test_cumulatively_only_forward_and_an_abort_keeps_the_order(client, topic, admin, batch):
+def test_cumulative_acks_move_only_forward_and_an_abort_keeps_the_order(
+    client, topic, admin, batch
+):
     consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
     producer = client.create_producer(topic)
     values = [b"%d" % number for number in range(8)]
@@ -137,7 +141,7 @@ def test_cumulatively_only_forward_and_an_abort_keeps_the_order(client, topic, a
 
 
 @pytest.mark.parametrize("batch", [False, True])
-def test_the_count_of_unacknowledged_messages_is_what_is_held(client, topic, admin, batch):
+def test_the_count_of_unacknowledged_messages_equals_the_held_ones(client, topic, admin, batch):
     """The backlog is derived, so no mixture of acknowledgements makes it negative (T9)."""
     consumer = client.subscribe(topic, "s", batch_index_ack_enabled=True, **SHARED)
     producer = client.create_producer(topic)
@@ -193,7 +197,7 @@ def test_a_client_that_dies_in_a_transaction_leaves_its_messages_to_others(clust
         nothing_comes(other)
 
 
-def test_after_the_clients_own_time_nothing_is_done_in_it_any_more(client, topic):
+def test_a_transaction_refuses_operations_after_its_timeout_at_the_client(client, topic):
     producer = client.create_producer(topic)
     consumer = client.subscribe(topic, "s", **SHARED)
     producer.send(b"x")
@@ -213,7 +217,7 @@ def test_after_the_clients_own_time_nothing_is_done_in_it_any_more(client, topic
 
 @pytest.mark.parametrize("batch", [False, True])
 @pytest.mark.parametrize("service", [False, True])
-def test_aborts_count_as_deliveries_in_vain(cluster, client, topic, admin, batch, service):
+def test_aborts_count_as_failed_deliveries(cluster, client, topic, admin, batch, service):
     """Whether the client or the service moves dead letters."""
     dead = f"{topic}-dead"
     options = {}
@@ -242,7 +246,7 @@ def test_aborts_count_as_deliveries_in_vain(cluster, client, topic, admin, batch
 
 
 @pytest.mark.parametrize("how", ["one by one", "cumulative"])
-def test_what_is_pending_is_accepted_and_refused_alike_after_an_unload(client, topic, admin, how):
+def test_pending_acks_are_accepted_and_refused_equally_after_an_unload(client, topic, admin, how):
     kind = ConsumerType.Shared if how == "one by one" else ConsumerType.Exclusive
     consumer = client.subscribe(topic, "s", **SHARED | {"consumer_type": kind})
     producer = client.create_producer(topic)
@@ -310,7 +314,7 @@ def test_names_that_look_alike_when_joined_share_nothing(client, topic, admin):
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
-def test_nothing_aborted_comes_however_often_things_are_delivered_again(client, topic, kind):
+def test_aborted_messages_are_never_delivered_over_many_redeliveries(client, topic, kind):
     """Random transactions, and consumers that come, go, and ask for everything again (T5)."""
     random = Random(5)
     options = SHARED | {"consumer_type": kind}
@@ -350,7 +354,7 @@ def test_nothing_aborted_comes_however_often_things_are_delivered_again(client, 
 
 
 @pytest.mark.parametrize("kind", [ActorKind.COORDINATOR, ActorKind.PARTITION])
-def test_servers_that_die_in_the_middle_of_anything_lose_nothing(cluster, topic, kind):
+def test_servers_killed_during_any_operation_lose_nothing(cluster, topic, kind):
     """Every operation ends; what was committed comes once, what wasn't never does."""
     rounds = 12
 

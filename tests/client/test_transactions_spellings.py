@@ -27,7 +27,7 @@ def contents(consumer, count):
 
 @pytest.mark.parametrize("batching", [False, True])
 @pytest.mark.parametrize("kind", [velaray.BatchingType.Default, velaray.BatchingType.KeyBased])
-def test_sent_without_waiting_they_keep_their_order_and_commit_waits_for_all(
+def test_asynchronous_sends_keep_their_order_and_commit_waits_for_all(
     client, topic, batching, kind
 ):
     consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
@@ -68,7 +68,7 @@ def test_a_send_that_fails_turns_a_commit_into_an_abort(client, topic):
     assert heard == [(velaray.Result.InvalidTxnStatusError, None)]
 
 
-def test_a_full_queue_takes_nothing_into_the_transaction_and_fails_nothing(client, topic):
+def test_a_send_refused_by_a_full_queue_does_not_fail_the_transaction(client, topic):
     producer = client.create_producer(topic, max_pending_messages=1)
     consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
     txn = client.transaction()
@@ -85,7 +85,7 @@ def test_a_full_queue_takes_nothing_into_the_transaction_and_fails_nothing(clien
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_many_at_once_over_partitions(client, topic, catalog, commit):
+def test_a_transaction_moves_many_messages_over_partitions(client, topic, catalog, commit):
     catalog.partitioned(topic, 3)
     catalog.partitioned(f"{topic}-out", 2)
     source, sink = client.create_producer(topic), client.create_producer(f"{topic}-out")
@@ -112,7 +112,9 @@ def test_many_at_once_over_partitions(client, topic, catalog, commit):
 
 
 @pytest.mark.parametrize("by_index", [False, True])
-def test_of_a_batch_some_in_a_transaction_and_some_not(client, topic, by_index):
+def test_messages_of_one_batch_may_be_acked_inside_and_outside_a_transaction(
+    client, topic, by_index
+):
     """Without acknowledgements by index, the service gets that of the entry when it is complete."""
     consumer = client.subscribe(
         topic, "s", batch_index_ack_enabled=by_index, ack_group_time_ms=0, **SHARED
@@ -128,9 +130,7 @@ def test_of_a_batch_some_in_a_transaction_and_some_not(client, topic, by_index):
     nothing_comes(again)
 
 
-def test_a_message_that_was_refused_comes_again_while_others_of_its_batch_are_in_a_transaction(
-    client, topic
-):
+def test_a_nacked_message_is_redelivered_while_others_of_its_batch_are_pending(client, topic):
     consumer = client.subscribe(topic, "s", negative_ack_redelivery_delay_ms=30, **SHARED)
     client.create_producer(topic).send_many([b"a", b"b"])
     a, b = (consumer.receive(WAIT) for _ in range(2))
@@ -144,7 +144,7 @@ def test_a_message_that_was_refused_comes_again_while_others_of_its_batch_are_in
     nothing_comes(consumer)
 
 
-def test_a_pattern_finds_topics_whose_messages_are_acknowledged_together(client, topic):
+def test_messages_of_a_pattern_are_acknowledged_in_one_transaction(client, topic):
     for name in ("a", "b"):
         client.create_producer(f"{topic}-{name}").send(name.encode())
     pattern = re.compile(rf"{re.escape(topic)}-.*")
@@ -156,7 +156,7 @@ def test_a_pattern_finds_topics_whose_messages_are_acknowledged_together(client,
     nothing_comes(consumer)
 
 
-def test_one_transaction_moves_two_subscriptions_of_a_topic(client, topic):
+def test_one_transaction_acknowledges_in_two_subscriptions_of_a_topic(client, topic):
     first, second = (client.subscribe(topic, name, **SHARED) for name in ("a", "b"))
     client.create_producer(topic).send(b"x")
     with client.transaction() as txn:
@@ -181,7 +181,7 @@ class Watching(velaray.ConsumerInterceptor):
         self.seen.append(("until", message_id.batch_index()))
 
 
-def test_interceptors_hear_of_acknowledgements_in_transactions(client, topic):
+def test_interceptors_are_called_for_acks_in_transactions(client, topic):
     watching = Watching()
     consumer = client.subscribe(topic, "s", initial_position=EARLIEST, interceptors=[watching])
     client.create_producer(topic).send_many([b"a", b"b", b"c"])
@@ -220,7 +220,7 @@ def test_a_transaction_of_another_client_is_refused(cluster, client, topic):
     nothing_comes(consumer)
 
 
-def test_closing_aborts_what_is_open_and_shutting_down_leaves_it_to_its_timeout(cluster, topic):
+def test_closing_aborts_open_transactions_and_shutdown_leaves_them_to_their_timeout(cluster, topic):
     for close in ("close", "shutdown"):
         name = f"{topic}-{close}"
         with velaray.Client(cluster.service_url) as watcher:
@@ -237,7 +237,7 @@ def test_closing_aborts_what_is_open_and_shutting_down_leaves_it_to_its_timeout(
                 assert txn.state == velaray.TransactionState.ABORTED
 
 
-def test_a_block_that_ends_after_its_time_says_that_nothing_was_committed(client, topic):
+def test_a_block_that_ends_after_its_timeout_reports_that_nothing_was_committed(client, topic):
     producer = client.create_producer(topic)
     with pytest.raises(velaray.InvalidTxnStatusError), client.transaction(timeout=0.2) as txn:
         producer.send(b"never", txn=txn)
@@ -245,7 +245,7 @@ def test_a_block_that_ends_after_its_time_says_that_nothing_was_committed(client
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_what_was_aborted_is_sent_again_under_the_same_sequence_ids(client, topic, chunked):
+def test_aborted_messages_are_sent_again_with_the_same_sequence_ids(client, topic, chunked):
     """De-duplication must not count messages as stored that are never delivered."""
     consumer = client.subscribe(topic, "s", **SHARED)
     producer = client.create_producer(
@@ -267,7 +267,9 @@ def test_what_was_aborted_is_sent_again_under_the_same_sequence_ids(client, topi
 
 
 @pytest.mark.parametrize("batched", [False, True])
-def test_later_in_a_transaction_is_one_copy_or_the_message_itself(client, topic, batched):
+def test_reconsume_later_in_a_transaction_makes_one_copy_or_keeps_the_message(
+    client, topic, batched
+):
     consumer = client.subscribe(topic, "s", enable_retry=True, **SHARED)
     producer = client.create_producer(topic)
     producer.send_many([b"x", b"y"] if batched else [b"x"])
@@ -299,7 +301,7 @@ def test_later_in_a_transaction_is_one_copy_or_the_message_itself(client, topic,
     nothing_comes(consumer)
 
 
-def test_as_often_as_allowed_and_then_to_the_dead_letters(cluster, client, topic):
+def test_messages_are_reconsumed_up_to_the_limit_and_then_dead_lettered(cluster, client, topic):
     policy = ConsumerDeadLetterPolicy(2, f"{topic}-dead")
     consumer = client.subscribe(topic, "s", enable_retry=True, dead_letter_policy=policy, **SHARED)
     client.create_producer(topic).send(b"x", partition_key="k")
@@ -319,7 +321,7 @@ def test_as_often_as_allowed_and_then_to_the_dead_letters(cluster, client, topic
 
 
 @pytest.mark.parametrize("how", ["commit", "abort", "plain"])
-def test_dead_at_once(client, topic, how):
+def test_a_message_can_be_dead_lettered_at_once(client, topic, how):
     policy = ConsumerDeadLetterPolicy(5, initial_subscription_name="look")
     consumer = client.subscribe(topic, "s", dead_letter_policy=policy, **SHARED)
     client.create_producer(topic).send(b"poison", {"a": "b"})
@@ -344,7 +346,7 @@ def test_dead_at_once(client, topic, how):
         plain.dead_letter(message)
 
 
-def test_the_asyncio_client_has_them_all(cluster, topic):
+def test_the_asyncio_client_has_the_same_operations(cluster, topic):
     async def scenario():
         async with aio.Client(cluster.service_url) as client:
             producer = await client.create_producer(topic)

@@ -39,7 +39,7 @@ def soon(condition: Any) -> Any:
     return wait_until(condition, WITHIN_S)
 
 
-def test_readers_and_seeks_begin_at_what_is_kept(cluster, client, official, admin, topic):
+def test_readers_and_seeks_begin_at_the_first_kept_message(cluster, client, official, admin, topic):
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic, batching_enabled=False)
     for number in range(4):
@@ -66,7 +66,7 @@ def test_readers_and_seeks_begin_at_what_is_kept(cluster, client, official, admi
     assert consumer.receive(10_000).data() == b"kept"
 
 
-def test_an_open_reader_goes_on_behind_what_is_trimmed(cluster, client, admin, topic):
+def test_an_open_reader_continues_behind_trimmed_messages(cluster, client, admin, topic):
     producer = client.create_producer(topic, batching_enabled=False)
     for number in range(3):
         producer.send(str(number).encode())
@@ -81,7 +81,7 @@ def test_an_open_reader_goes_on_behind_what_is_trimmed(cluster, client, admin, t
         seen = reader.read_next(10_000).data()
 
 
-def test_old_messages_expire_when_an_administrator_says_so(cluster, client, admin, topic):
+def test_old_messages_expire_on_request_of_an_administrator(cluster, client, admin, topic):
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic, batching_enabled=False)
     producer.send(b"old")
@@ -105,7 +105,7 @@ def set_quota(cluster: Any, admin: Admin, topic: str, policy: str, limit: int) -
     do_round(cluster, topic)
 
 
-def test_producers_are_held_until_there_is_room(cluster, client, official, admin, topic):
+def test_producers_wait_until_the_quota_has_room(cluster, client, official, admin, topic):
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic, batching_enabled=False, send_timeout_millis=0)
     theirs = official.create_producer(topic, send_timeout_millis=0)

@@ -57,7 +57,7 @@ def _token(secret: bytes = SECRET, **claims) -> pulsar.AuthenticationToken:
     return pulsar.AuthenticationToken(jwt.encode(claims, secret, algorithm="HS256"))
 
 
-def test_a_good_token_opens_every_door(guarded, connect, topic):
+def test_a_valid_token_is_accepted(guarded, connect, topic):
     client = connect(guarded.service_url, authentication=_token(exp=time.time() + 60))
     consumer = client.subscribe(topic, "s")
     publish(client.create_producer(topic), numbered(10))
@@ -74,7 +74,7 @@ def test_a_good_token_opens_every_door(guarded, connect, topic):
     ],
     ids=["none", "wrong key", "expired", "garbage"],
 )
-def test_anything_else_is_refused(guarded, connect, topic, authentication):
+def test_invalid_tokens_are_refused(guarded, connect, topic, authentication):
     client = connect(
         guarded.service_url, authentication=authentication, operation_timeout_seconds=1
     )
@@ -83,7 +83,7 @@ def test_anything_else_is_refused(guarded, connect, topic, authentication):
 
 
 @pytest.mark.parametrize("token", ["", "no token at all"])
-def test_the_refusal_says_why(guarded, token):
+def test_a_refusal_names_the_reason(guarded, token):
     async def scenario() -> None:
         client = await _handshake(guarded, auth_method_name="token", auth_data=token.encode())
         refusal = await client.next(pb.CommandError)
@@ -94,7 +94,7 @@ def test_the_refusal_says_why(guarded, token):
     asyncio.run(scenario())
 
 
-def test_partitions_want_the_token_too(guarded, connect, topic):
+def test_partitions_require_the_token(guarded, connect, topic):
     """A client that knows a partition's address gets no further without a token."""
     key = partition_key(guarded, topic)
     port = guarded.cluster.run(guarded.cluster.actor_system.reach(key)).service_port
@@ -116,7 +116,9 @@ def test_everything_goes_through_the_tunnel(tunnelled, connect, topic):
     assert len(tunnelled.cluster.proxy.tunnels) >= 1
 
 
-def test_a_tunnel_holds_a_slow_consumer_back_and_loses_nothing(tunnelled, connect, topic):
+def test_a_tunnel_applies_back_pressure_to_a_slow_consumer_and_loses_nothing(
+    tunnelled, connect, topic
+):
     client = connect(tunnelled.service_url)
     consumer = client.subscribe(topic, "s", receiver_queue_size=5)
     bodies = [bytes([n]) * (1 << 20) for n in range(30)]

@@ -69,7 +69,7 @@ def test_seek_cumulative_negative_unsubscribe(server, topic):
     _run(server, scenario)
 
 
-def test_read(server, topic):
+def test_a_reader_reads(server, topic):
     async def scenario(client):
         producer = await client.create_producer(topic)
         for payload in numbered(10):

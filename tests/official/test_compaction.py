@@ -55,7 +55,9 @@ def test_a_reader_gets_the_newest_values_with_their_ids(client, local, topic):
 
 
 @pytest.mark.parametrize("cumulative", [False, True], ids=["one by one", "cumulative"])
-def test_a_durable_subscription_has_no_backlog_of_what_is_gone(client, local, topic, cumulative):
+def test_a_durable_subscription_has_no_backlog_of_compacted_messages(
+    client, local, topic, cumulative
+):
     _publish(client, topic, "abcdaabbcCef")
     _compact(local, topic)
     consumer = client.subscribe(

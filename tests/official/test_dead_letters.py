@@ -81,7 +81,7 @@ def test_the_dead_letter_topic_is_named_after_topic_and_subscription(client, ser
     assert nothing_comes(letters)
 
 
-def test_dead_letters_of_several_partitions(client, server, topic):
+def test_dead_letters_of_several_partitions_share_a_topic(client, server, topic):
     create_partitioned(server, topic, 3)
     consumer = client.subscribe(
         topic,
@@ -97,7 +97,7 @@ def test_dead_letters_of_several_partitions(client, server, topic):
     assert nothing_comes(letters)
 
 
-def test_a_letter_of_the_official_client_is_moved_on_by_velarays(client, server, topic):
+def test_velarays_client_moves_a_retry_message_of_the_official_client(client, server, topic):
     """Both count deliveries alike; the origin stays what it was."""
     official = client.subscribe(
         topic,
@@ -127,9 +127,7 @@ def test_a_letter_of_the_official_client_is_moved_on_by_velarays(client, server,
 
 
 @pytest.mark.slow
-def test_what_is_not_acknowledged_in_time_comes_again_and_then_goes_to_the_dead_letters(
-    client, server, topic
-):
+def test_overdue_messages_are_redelivered_and_then_dead_lettered(client, server, topic):
     """10 s is the least that clients take for a timeout."""
     consumer = client.subscribe(
         topic,
@@ -150,7 +148,7 @@ def test_what_is_not_acknowledged_in_time_comes_again_and_then_goes_to_the_dead_
     assert nothing_comes(consumer)
 
 
-def test_indexes_of_many_batches_survive_a_new_client(connect, server, topic):
+def test_batch_indexes_of_dead_letters_survive_a_new_client(connect, server, topic):
     """Every third message of every batch stays; only these come to the next client."""
     first = connect(server.service_url)
     consumer = first.subscribe(topic, "s", SHARED, batch_index_ack_enabled=True)
@@ -168,7 +166,9 @@ def test_indexes_of_many_batches_survive_a_new_client(connect, server, topic):
     assert nothing_comes(consumer)
 
 
-def test_what_velaray_is_to_consume_later_comes_to_official_consumers_too(client, server, topic):
+def test_messages_that_velaray_reconsumes_later_are_delivered_to_official_consumers(
+    client, server, topic
+):
     """They have no call for it, but a retry topic and its properties are Pulsar's to them."""
     publish(client.create_producer(topic), [b"later"], properties={"own": "1"}, partition_key="k")
     with velaray.Client(server.service_url) as ours:

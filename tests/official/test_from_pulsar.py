@@ -145,7 +145,7 @@ def nothing_more(consumer: pulsar.Consumer) -> None:
         consumer.receive(1000)
 
 
-def test_what_isnt_acknowledged_there_is_all_that_comes_here(
+def test_exactly_the_messages_unacknowledged_at_pulsar_are_delivered(
     real: PulsarStandalone, here: LocalCluster, clients: list[pulsar.Client]
 ) -> None:
     there, own = clients
@@ -201,7 +201,7 @@ def test_what_isnt_acknowledged_there_is_all_that_comes_here(
     assert not here.actor_system.failures
 
 
-def test_messages_are_here_as_they_were_there(
+def test_messages_arrive_unchanged_from_pulsar(
     real: PulsarStandalone, here: LocalCluster, clients: list[pulsar.Client], tmp_path: Path
 ) -> None:
     there, own = clients
@@ -265,7 +265,7 @@ def _keys(path: Path) -> pulsar.CryptoKeyReader:
     return pulsar.CryptoKeyReader(str(public), str(private))
 
 
-def test_producers_go_on_there_while_everything_here_is_killed(
+def test_producers_continue_at_pulsar_while_actors_are_killed(
     real: PulsarStandalone, here: LocalCluster, clients: list[pulsar.Client]
 ) -> None:
     there, own = clients
@@ -292,7 +292,7 @@ def test_producers_go_on_there_while_everything_here_is_killed(
     assert not here.actor_system.failures
 
 
-def test_what_transactions_wrote_comes_once_they_are_committed(
+def test_messages_of_transactions_arrive_after_their_commit(
     real: PulsarStandalone, here: LocalCluster, clients: list[pulsar.Client]
 ) -> None:
     there, own = clients

@@ -73,7 +73,7 @@ def names(cluster: LocalCluster) -> list[str]:
 # -- look-ups ----------------------------------------------------------------------
 
 
-def test_a_client_of_one_cluster_is_served_by_the_tenants_home(
+def test_a_client_of_another_cluster_is_served_by_the_home_of_the_tenant(
     pair: Pair, connect: Connect
 ) -> None:
     a, b = pair
@@ -86,7 +86,7 @@ def test_a_client_of_one_cluster_is_served_by_the_tenants_home(
     assert (names(a), stored(a, TOPIC), stored(b, TOPIC)) == ([], 0, 3)
 
 
-def test_partitions_and_topics_are_those_of_the_home(pair: Pair, connect: Connect) -> None:
+def test_lookups_return_partitions_and_topics_of_the_home(pair: Pair, connect: Connect) -> None:
     a, b = pair
     ask(b, "create_topic", topic=f"{TOPIC}-many", partitions=3)
     client = connect(a.service_url)
@@ -100,7 +100,7 @@ def test_partitions_and_topics_are_those_of_the_home(pair: Pair, connect: Connec
     assert names(a) == []
 
 
-def test_schemas_are_those_of_the_home(pair: Pair, connect: Connect) -> None:
+def test_lookups_return_schemas_of_the_home(pair: Pair, connect: Connect) -> None:
     a, b = pair
     connect(b.service_url).create_producer(TOPIC, schema=pulsar.schema.StringSchema())
     command = pb.CommandGetSchema(topic=TOPIC, request_id=7)
@@ -110,7 +110,7 @@ def test_schemas_are_those_of_the_home(pair: Pair, connect: Connect) -> None:
     assert asked(a, missing, pb.CommandGetSchemaResponse).error_code == pb.TopicNotFound
 
 
-def test_refusals_are_those_of_the_home(pair: Pair) -> None:
+def test_refusals_come_from_the_home(pair: Pair) -> None:
     a, _ = pair
     refused = look_up(a, "persistent://acme/nowhere/t")
     assert (refused.response, refused.error) == (refused.Failed, pb.TopicNotFound)
@@ -122,7 +122,7 @@ def test_refusals_are_those_of_the_home(pair: Pair) -> None:
     assert (refused.response, refused.error) == (refused.Failed, pb.TopicNotFound)
 
 
-def test_other_tenants_stay(pair: Pair, connect: Connect) -> None:
+def test_tenants_without_a_home_are_served_locally(pair: Pair, connect: Connect) -> None:
     a, b = pair
     client = connect(a.service_url)
     client.create_producer("t").send(b"x")
@@ -130,7 +130,7 @@ def test_other_tenants_stay(pair: Pair, connect: Connect) -> None:
     assert (stored(a, topic), stored(b, topic)) == (1, 0)
 
 
-def test_a_replicator_means_the_cluster_that_it_asks(pair: Pair) -> None:
+def test_requests_of_replicators_are_not_redirected(pair: Pair) -> None:
     a, b = pair
     version = f"{CLIENT_VERSION}-1"
     here, there = look_up(a, version=version), look_up(b, version=version)
@@ -142,7 +142,7 @@ def test_a_replicator_means_the_cluster_that_it_asks(pair: Pair) -> None:
     assert made.request_id == 7
 
 
-def test_front_doors_that_contradict_each_other_ask_in_no_circle(pair: Pair) -> None:
+def test_proxies_with_contradicting_homes_do_not_loop(pair: Pair) -> None:
     a, b = pair
     ask(b, "set_home", tenant="acme", cluster="a")  # and a says b
     found = look_up(a)
@@ -158,7 +158,7 @@ def test_front_doors_that_contradict_each_other_ask_in_no_circle(pair: Pair) -> 
     assert refused.error == pb.ServiceNotReady
 
 
-def test_while_the_home_is_down_clients_come_again(tmp_path: Path, connect: Connect) -> None:
+def test_clients_retry_while_the_home_is_down(tmp_path: Path, connect: Connect) -> None:
     with LocalCluster(tmp_path / "a", name="a", cluster_number=1) as a:
         with LocalCluster(tmp_path / "b", name="b", cluster_number=2) as b:
             introduce(a, b)
@@ -187,9 +187,7 @@ def test_while_the_home_is_down_clients_come_again(tmp_path: Path, connect: Conn
 
 
 @pytest.mark.parametrize("kind", ["official", "ours"])
-def test_clients_are_sent_on_to_a_home_that_is_reached_through_tunnels(
-    tmp_path: Path, kind: str
-) -> None:
+def test_clients_are_redirected_to_a_home_behind_tunnels(tmp_path: Path, kind: str) -> None:
     with neighbours(tmp_path, tunnel=True) as (a, b):
         create("acme/orders", b)
         settle("acme", "b", a)
@@ -207,7 +205,7 @@ def test_clients_are_sent_on_to_a_home_that_is_reached_through_tunnels(
             client.close()
 
 
-def test_a_cluster_is_asked_with_the_token_for_it(tmp_path: Path, connect: Connect) -> None:
+def test_requests_to_a_home_use_its_token(tmp_path: Path, connect: Connect) -> None:
     auth = AuthSettings(secret=b"of b, which nobody else knows, really")
     token = jwt.encode({"sub": "a"}, auth.secret, "HS256")
     with neighbours(tmp_path, auth=auth) as (a, b):
@@ -330,7 +328,7 @@ def test_a_client_that_is_connecting_must_look_up_again(tmp_path: Path) -> None:
 # -- over HTTP ---------------------------------------------------------------------
 
 
-def test_clients_that_look_up_over_http_are_sent_on(pair: Pair, connect: Connect) -> None:
+def test_clients_that_look_up_over_http_are_redirected(pair: Pair, connect: Connect) -> None:
     a, b = pair
     ask(b, "create_topic", topic=TOPIC, partitions=2)
     client = connect(a.admin_url)
@@ -340,7 +338,7 @@ def test_clients_that_look_up_over_http_are_sent_on(pair: Pair, connect: Connect
     assert names(a) == []
 
 
-def test_admins_follow_to_the_home(pair: Pair) -> None:
+def test_admin_clients_are_redirected_to_the_home(pair: Pair) -> None:
     a, b = pair
     ask(b, "create_topic", topic=TOPIC, partitions=2)
     admin = Admin(a.admin_url)
@@ -360,7 +358,7 @@ def test_admins_follow_to_the_home(pair: Pair) -> None:
         "/admin/v2/schemas/acme/orders/t/schema",
     ],
 )
-def test_requests_are_sent_to_the_home_as_they_came(pair: Pair, path: str) -> None:
+def test_admin_requests_are_forwarded_to_the_home_unchanged(pair: Pair, path: str) -> None:
     a, b = pair
     sent = Http(a.admin_url)("GET", path)
     assert (sent.status, sent.headers["Location"]) == (307, f"{b.admin_url}{path}")
@@ -368,7 +366,7 @@ def test_requests_are_sent_to_the_home_as_they_came(pair: Pair, path: str) -> No
     assert Http(a.admin_url)("GET", path).status in (200, 404)
 
 
-def test_who_moves_tenants_means_the_cluster_that_it_asks(pair: Pair) -> None:
+def test_admin_requests_of_a_migration_are_not_redirected(pair: Pair) -> None:
     a, b = pair
     ask(b, "create_topic", topic=TOPIC, partitions=2)
     ask(a, "create_topic", topic=TOPIC, partitions=3)

@@ -34,7 +34,7 @@ def client_path() -> str:
         pytest.skip(f"no Java client here: {reason}")
 
 
-def test_every_scenario_and_what_java_wrote_is_read(
+def test_every_scenario_passes_and_messages_of_java_are_read(
     client_path: str, local: LocalServer, topic: str
 ) -> None:
     java_client.run(client_path, "Schemas", local.service_url, topic, *READ_LATER)
@@ -45,7 +45,7 @@ def test_every_scenario_and_what_java_wrote_is_read(
             assert reader.read_next(PATIENCE_MS).value() == wanted
 
 
-def test_javas_avro_says_what_the_table_says(client_path: str, tmp_path: Path) -> None:
+def test_javas_avro_agrees_with_the_compatibility_table(client_path: str, tmp_path: Path) -> None:
     lines: list[str] = []
 
     def ask(name: str, reader: Any, writer: Any, wanted: bool) -> None:

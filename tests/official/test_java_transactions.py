@@ -32,7 +32,7 @@ def client_path() -> str:
         pytest.skip(f"no Java client here: {reason}")
 
 
-def test_every_scenario(client_path: str, local: LocalServer, topic: str) -> None:
+def test_every_scenario_passes(client_path: str, local: LocalServer, topic: str) -> None:
     create_partitioned(local, f"{topic}-messagesComeWithTheCommit", 3)
     java_client.run(client_path, "Transactions", local.service_url, topic, *SCENARIOS)
 

@@ -63,7 +63,7 @@ def in_order(contents: list[str]) -> bool:
 
 @pytest.mark.parametrize("how", [{}, {"ordering": "key"}], ids=["partition key", "ordering key"])
 @pytest.mark.parametrize("batching", [None, pulsar.BatchingType.KeyBased], ids=["single", "batch"])
-def test_each_key_comes_to_one_consumer_in_order(client, server, topic, how, batching):
+def test_each_key_is_delivered_to_one_consumer_in_order(client, server, topic, how, batching):
     consumers = [
         client.subscribe(topic, "s", KEY_SHARED, consumer_name=f"c{number}") for number in range(3)
     ]
@@ -76,7 +76,9 @@ def test_each_key_comes_to_one_consumer_in_order(client, server, topic, how, bat
     eventually(lambda: backlog(server, topic, "s") == 0)
 
 
-def test_a_key_moves_to_a_new_consumer_after_all_of_it_is_acknowledged(client, server, topic):
+def test_a_key_moves_to_a_new_consumer_after_all_its_messages_are_acknowledged(
+    client, server, topic
+):
     first = client.subscribe(topic, "s", KEY_SHARED, consumer_name="a")
     producer = client.create_producer(topic)
     publish(producer, 0, 20)
@@ -103,7 +105,7 @@ def receive_all(consumer: pulsar.Consumer) -> list[pulsar.Message]:
             return found
 
 
-def test_what_a_vanished_client_held_comes_to_others_in_order(connect, server, topic):
+def test_messages_of_a_vanished_client_are_delivered_to_others_in_order(connect, server, topic):
     vanishing, staying = connect(server.service_url), connect(server.service_url)
     first = vanishing.subscribe(topic, "s", KEY_SHARED, consumer_name="a")
     publish(staying.create_producer(topic), 0, 60)
@@ -114,7 +116,7 @@ def test_what_a_vanished_client_held_comes_to_others_in_order(connect, server, t
     assert in_order(got)
 
 
-def test_sticky_ranges_get_their_keys_and_may_not_overlap(client, topic):
+def test_sticky_ranges_get_their_keys_and_must_not_overlap(client, topic):
     low = client.subscribe(topic, "s", KEY_SHARED, key_shared_policy=sticky((0, 32767)))
     with pytest.raises(pulsar.ConsumerAssignError):
         client.subscribe(topic, "s", KEY_SHARED, key_shared_policy=sticky((32767, 40000)))
@@ -132,7 +134,7 @@ def test_sticky_ranges_get_their_keys_and_may_not_overlap(client, topic):
     [sticky((0, 65535)), pulsar.ConsumerKeySharedPolicy(allow_out_of_order_delivery=True)],
     ids=["mode", "order"],
 )
-def test_another_mode_than_that_of_live_consumers_is_refused(client, topic, other):
+def test_a_mode_that_differs_from_that_of_live_consumers_is_refused(client, topic, other):
     consumer = client.subscribe(topic, "s", KEY_SHARED)
     with pytest.raises(pulsar.ConsumerBusy):
         client.subscribe(topic, "s", KEY_SHARED, key_shared_policy=other)
@@ -160,7 +162,9 @@ def test_cumulative_acknowledgement_is_refused_by_the_client(client, topic):
         consumer.acknowledge_cumulative(consumer.receive(5000))
 
 
-def test_a_consumer_that_holds_too_much_is_blocked_until_it_acknowledges(client, server, topic):
+def test_a_consumer_with_too_many_unacked_messages_is_blocked_until_it_acknowledges(
+    client, server, topic
+):
     partition_key(server, topic)
     policy = {"topic": topic, "name": "maxUnackedMessagesPerConsumer", "value": b"10"}
     server.call(ActorKey.catalog(), "set_policy", policy)

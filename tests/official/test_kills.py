@@ -317,7 +317,7 @@ class _ConfirmingConsumer:
 @pytest.mark.parametrize("kinds", KINDS)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.slow
-def test_what_has_a_receipt_never_comes_again(local, connect, topic, kinds, seed):
+def test_acks_with_a_receipt_are_never_redelivered(local, connect, topic, kinds, seed):
     killer = Killer(local, topic, KINDS[kinds], seed)
     publisher = Publisher(connect(local.service_url), topic, "p", killer, batching=False)
     consumer = _ConfirmingConsumer(local, topic)

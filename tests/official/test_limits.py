@@ -108,7 +108,7 @@ def test_a_consumer_that_does_not_read_holds_little_memory(local, connect, topic
 
 
 @pytest.mark.slow
-def test_a_flood_of_producers_is_held_back(local, connect, topic, monkeypatch):
+def test_a_flood_of_producers_gets_back_pressure(local, connect, topic, monkeypatch):
     """While the disk is slow, no more than the bound (and what was under way) is taken in."""
     clients = [connect(local.service_url) for _ in range(4)]
     producers = [

@@ -53,7 +53,7 @@ def test_keys_decide_the_partition_and_keep_their_order(client, server, topic, b
         eventually(lambda n=n: backlog(server, f"{topic}-partition-{n}", "s") == 0)
 
 
-def test_messages_without_keys_go_round(client, server, topic):
+def test_messages_without_keys_use_partitions_in_turn(client, server, topic):
     create_partitioned(server, topic, 3)
     consumer = client.subscribe(topic, "s", SHARED)
     publish(client.create_producer(topic), numbered(30))
@@ -123,7 +123,7 @@ def test_a_list_of_topics(client, server, topic):
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("server", ["local"], indirect=True)
-def test_a_pattern_finds_topics_that_come_later(client, server, topic):
+def test_a_pattern_finds_topics_created_later(client, server, topic):
     """Takes a minute: this client ignores its own ``pattern_auto_discovery_period``."""
     early = client.create_producer(f"{topic}-early")
     client.create_producer(topic_name("unrelated"))

@@ -25,7 +25,7 @@ COMPRESSIONS = ["NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY"]
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("batching", [False, True], ids=["single", "batched"])
-def test_contents_order_and_ids(client, server, topic, batching, compression):
+def test_messages_keep_contents_order_and_ids(client, server, topic, batching, compression):
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(
         topic,
@@ -47,7 +47,7 @@ def test_contents_order_and_ids(client, server, topic, batching, compression):
     eventually(lambda: backlog(server, topic, "s") == 0)
 
 
-def test_keys_properties_and_times(client, topic):
+def test_messages_keep_keys_properties_and_times(client, topic):
     consumer = client.subscribe(topic, "s")
     for batching in (False, True):
         producer = client.create_producer(
@@ -73,7 +73,7 @@ def test_keys_properties_and_times(client, topic):
         assert message.redelivery_count() == 0
 
 
-def test_empty_and_largest_messages(client, topic):
+def test_empty_and_largest_messages_are_exchanged(client, topic):
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic)
     largest = bytes(range(256)) * (4 * 5120 - 4)

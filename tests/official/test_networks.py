@@ -51,7 +51,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[LocalCluster, LocalCluster]]:
 
 @pytest.mark.parametrize("asked", ["a", "b"])
 @pytest.mark.parametrize(("listener", "tunnels"), [("public", 1), (None, 0)])
-def test_who_names_a_network_goes_through_the_front_door(
+def test_a_client_that_names_a_network_is_served_through_the_proxy(
     pair: tuple[LocalCluster, LocalCluster],
     client: Client,
     asked: str,
@@ -67,7 +67,7 @@ def test_who_names_a_network_goes_through_the_front_door(
     assert stored(b, TOPIC) == 1
 
 
-def test_a_client_is_sent_to_the_address_that_its_network_knows(
+def test_a_client_is_redirected_to_the_address_of_its_network(
     pair: tuple[LocalCluster, LocalCluster],
 ) -> None:
     command = pb.CommandLookupTopic(topic=TOPIC, request_id=7, advertised_listener_name="vpc")
@@ -76,7 +76,7 @@ def test_a_client_is_sent_to_the_address_that_its_network_knows(
 
 
 @pytest.mark.parametrize("asked", ["a", "b"])
-def test_a_network_that_is_not_known_is_refused(
+def test_an_unknown_network_is_refused(
     pair: tuple[LocalCluster, LocalCluster], client: Client, asked: str
 ) -> None:
     a, b = pair
@@ -90,7 +90,7 @@ def test_a_network_that_is_not_known_is_refused(
 @pytest.mark.parametrize(
     "given", [["public"], ["=pulsar://a:1"], ["p=a:1"], ["p=pulsar://a:1"] * 2]
 )
-def test_what_is_no_listener_is_refused(tmp_path: Path, given: list[str]) -> None:
+def test_an_invalid_listener_is_refused(tmp_path: Path, given: list[str]) -> None:
     options = [part for each in given for part in ("--listener", each)]
     result = CliRunner().invoke(main, ["start", "--data", str(tmp_path / "data"), *options])
     assert result.exit_code == 2

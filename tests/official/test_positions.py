@@ -144,7 +144,7 @@ def test_readers_start_at_the_requested_place(client, topic, batching):
     assert _read_all(newest) == [b"m-29"]
 
 
-def test_has_message_available_on_a_topic_that_grows(client, topic):
+def test_has_message_available_follows_a_growing_topic(client, topic):
     reader = client.create_reader(topic, EARLIEST)
     latest = client.create_reader(topic, LATEST)
     assert not reader.has_message_available()
@@ -160,7 +160,7 @@ def test_has_message_available_on_a_topic_that_grows(client, topic):
         assert not latest.has_message_available()
 
 
-def test_has_message_available_after_seek(client, topic):
+def test_has_message_available_is_right_after_a_seek(client, topic):
     reader = client.create_reader(topic, EARLIEST)
     ids = _in_batches(client, topic, numbered(20))
     assert _read_all(reader) == numbered(20)
@@ -173,7 +173,7 @@ def test_has_message_available_after_seek(client, topic):
     assert not reader.has_message_available()
 
 
-def test_readers_leave_nothing(client, server, topic):
+def test_readers_leave_no_subscription(client, server, topic):
     publish(client.create_producer(topic), numbered(5))
     reader = client.create_reader(topic, EARLIEST)
     assert _read_all(reader) == numbered(5)
@@ -208,7 +208,7 @@ def test_message_ids_survive_serialising(client, topic):
     assert _read_all(reader) == numbered(10)[7:]
 
 
-def test_the_end_of_a_terminated_topic(client, server, topic):
+def test_a_terminated_topic_is_read_to_its_end(client, server, topic):
     producer = client.create_producer(topic)
     consumer = client.subscribe(topic, "s")
     reader = client.create_reader(topic, EARLIEST)

@@ -50,7 +50,7 @@ def test_an_exclusive_producer_is_alone(client, topic):
     assert data(receive(reader, 3)) == [b"1", b"2", b"3"]
 
 
-def test_waiting_for_exclusivity(client, topic):
+def test_a_producer_waits_for_exclusive_access(client, topic):
     first = client.create_producer(topic, "first", access_mode=MODES.Exclusive)
     ready: list[pulsar.Producer] = []
     waiting = threading.Thread(
@@ -74,7 +74,7 @@ def test_waiting_for_exclusivity(client, topic):
     assert data(receive(reader, 6)) == [*numbered(5, "first"), b"second"]
 
 
-def test_fencing_producers_throws_the_others_out(client, topic):
+def test_a_fencing_producer_evicts_the_others(client, topic):
     shared = client.create_producer(topic, "shared", send_timeout_millis=1000)
     shared.send(b"shared")
     first = client.create_producer(topic, "first", access_mode=MODES.ExclusiveWithFencing)
@@ -114,7 +114,7 @@ def test_duplicates_are_dropped(client, server, topic):
     assert nothing_comes(consumer)
 
 
-def test_a_producer_that_comes_back_goes_on_after_its_last_sequence_id(connect, server, topic):
+def test_a_producer_that_returns_continues_after_its_last_sequence_id(connect, server, topic):
     _deduplicate(server, topic)
     first = connect(server.service_url)
     consumer = connect(server.service_url).subscribe(topic, "s")
@@ -136,7 +136,7 @@ def test_a_producer_that_comes_back_goes_on_after_its_last_sequence_id(connect, 
     assert data(receive(consumer, 1)) == [b"m-0"]
 
 
-def test_a_batch_that_comes_again_is_dropped_as_a_whole(connect, server, topic):
+def test_a_batch_sent_again_is_dropped_as_a_whole(connect, server, topic):
     """The client tells only the first sequence id of a batch, so that is what counts."""
     _deduplicate(server, topic)
     consumer = connect(server.service_url).subscribe(topic, "s")
@@ -155,7 +155,7 @@ def test_a_batch_that_comes_again_is_dropped_as_a_whole(connect, server, topic):
     assert nothing_comes(consumer)
 
 
-def test_closing_a_producer_leaves_what_was_sent(client, topic):
+def test_closing_a_producer_keeps_sent_messages(client, topic):
     consumer = client.subscribe(topic, "s")
     for round_number in range(20):
         producer = client.create_producer(topic)

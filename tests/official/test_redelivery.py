@@ -16,7 +16,7 @@ Connect = Callable[..., pulsar.Client]
 SHARED = pulsar.ConsumerType.Shared
 
 
-def test_a_message_that_kills_its_consumers_is_counted_over_crashes_of_everything(
+def test_redeliveries_of_a_poison_message_are_counted_over_crashes_of_all_actors(
     local: LocalServer, connect: Connect
 ) -> None:
     """Pulsar keeps the count in memory, and counts no consumer that is lost."""
@@ -59,7 +59,7 @@ def kill_sockets(local: LocalServer, topic: str) -> None:
     local.cluster.run(cut())
 
 
-def test_delayed_messages_come_when_they_are_due(client: pulsar.Client) -> None:
+def test_delayed_messages_are_delivered_when_due(client: pulsar.Client) -> None:
     topic = topic_name("delayed")
     consumer = client.subscribe(topic, "s", SHARED)
     producer = client.create_producer(topic)

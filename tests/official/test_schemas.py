@@ -132,7 +132,7 @@ def test_producers_evolve_and_old_messages_stay_readable(client, server, topic, 
 
 
 @pytest.mark.parametrize("form", STRUCTS)
-def test_what_isnt_compatible_is_refused_at_once(client, server, topic, form):
+def test_an_incompatible_schema_is_refused_at_once(client, server, topic, form):
     make = STRUCTS[form]
     client.create_producer(topic, schema=make(User)).send(User(name="ann", age=7))
     for schema in (make(Typed), StringSchema()):
@@ -143,7 +143,7 @@ def test_what_isnt_compatible_is_refused_at_once(client, server, topic, form):
     assert len(versions(server, topic)) == 1
 
 
-def test_a_refused_producer_blocks_no_other_producer(client, topic):
+def test_a_refused_producer_does_not_block_others(client, topic):
     producer = client.create_producer(topic, schema=AvroSchema(User))
     consumer = client.subscribe(topic, "s", schema=AvroSchema(User))
     for number in range(3):
@@ -177,7 +177,7 @@ def test_native_protobuf_is_sent_and_received(client, server, topic):
 
 
 @pytest.mark.parametrize("order", ["consumer first", "producer first"])
-def test_who_takes_any_schema_gets_everything(client, server, topic, order):
+def test_a_consumer_of_any_schema_gets_everything(client, server, topic, order):
     if order == "producer first":
         producer = client.create_producer(topic, schema=AvroSchema(User))
     consumer = client.subscribe(topic, "any", schema=AutoConsume())
@@ -192,7 +192,7 @@ def test_who_takes_any_schema_gets_everything(client, server, topic, order):
     assert [each["type"] for each in versions(server, topic)] == ["AVRO", "AVRO"]
 
 
-def test_clients_without_schema_go_on_with_and_without_one(client, topic):
+def test_clients_without_a_schema_work_on_topics_with_and_without_one(client, topic):
     """An Exclusive consumer and a producer that know nothing of schemas."""
     consumer = client.subscribe(topic, "s")
     plain = client.create_producer(topic)
@@ -223,7 +223,7 @@ def test_partitions_share_one_schema(client, server, topic):
         client.create_producer(topic, schema=AvroSchema(Typed))
 
 
-def test_a_connected_producer_and_consumer_survive_the_registry(client, local, connect, topic):
+def test_connected_clients_survive_a_kill_of_the_registry(client, local, connect, topic):
     """It dies: they don't notice, and the next ones find what was registered."""
     client = connect(local.service_url)
     consumer = client.subscribe(topic, "s", schema=AvroSchema(User))

@@ -42,7 +42,7 @@ def test_a_second_exclusive_consumer_is_refused(client, connect, server, topic):
 @pytest.mark.parametrize(
     "live, other", [(EXCLUSIVE, SHARED), (SHARED, FAILOVER), (FAILOVER, SHARED)]
 )
-def test_another_type_than_that_of_live_consumers_is_refused(client, topic, live, other):
+def test_a_type_that_differs_from_that_of_live_consumers_is_refused(client, topic, live, other):
     consumer = client.subscribe(topic, "s", live)
     with pytest.raises(pulsar.ConsumerBusy):
         client.subscribe(topic, "s", other)
@@ -68,7 +68,7 @@ def test_failover_has_one_active_consumer_and_takes_over(client, server, topic):
     eventually(lambda: backlog(server, topic, "s") == 0)
 
 
-def test_failover_successor_gets_what_was_not_acknowledged_first(client, topic):
+def test_a_failover_successor_gets_unacknowledged_messages_first(client, topic):
     first = client.subscribe(topic, "s", FAILOVER, consumer_name="a")
     second = client.subscribe(topic, "s", FAILOVER, consumer_name="b")
     producer = client.create_producer(topic)
@@ -105,7 +105,7 @@ def test_shared_consumers_get_every_message_once(client, server, topic):
     eventually(lambda: backlog(server, topic, "s") == 0)
 
 
-def test_shared_redelivers_what_a_closed_consumer_held(client, server, topic):
+def test_shared_redelivers_messages_of_a_closed_consumer(client, server, topic):
     first = client.subscribe(topic, "s", SHARED)
     producer = client.create_producer(topic)
     publish(producer, numbered(40))
@@ -133,7 +133,7 @@ def test_shared_redelivers_when_a_client_vanishes(connect, server, topic):
     assert data(receive(second, 10, ack=True)) == numbered(10)
 
 
-def test_initial_positions(client, topic):
+def test_a_new_subscription_starts_at_its_initial_position(client, topic):
     producer = client.create_producer(topic)
     publish(producer, numbered(5, "old"))
     latest = client.subscribe(topic, "latest")
@@ -153,7 +153,7 @@ def test_initial_position_counts_only_for_a_new_subscription(client, topic):
     assert data(receive(again, 1)) == [b"new"]
 
 
-def test_a_durable_subscription_goes_on_where_it_was(connect, server, topic):
+def test_a_durable_subscription_continues_at_its_position(connect, server, topic):
     first = connect(server.service_url)
     consumer = first.subscribe(topic, "s")
     producer = connect(server.service_url).create_producer(topic)
@@ -167,7 +167,7 @@ def test_a_durable_subscription_goes_on_where_it_was(connect, server, topic):
     assert nothing_comes(again)
 
 
-def test_acknowledge_close_subscribe_at_once(client, topic):
+def test_acknowledging_closing_and_resubscribing_at_once_loses_no_ack(client, topic):
     """Messages acknowledged before the close aren't redelivered after a fast reconnect."""
     producer = client.create_producer(topic)
     consumer = client.subscribe(topic, "s")
@@ -179,7 +179,7 @@ def test_acknowledge_close_subscribe_at_once(client, topic):
     assert nothing_comes(consumer)
 
 
-def test_unsubscribe_forgets_the_cursor(client, server, topic):
+def test_unsubscribing_drops_the_cursor(client, server, topic):
     producer = client.create_producer(topic)
     consumer = client.subscribe(topic, "s")
     publish(producer, numbered(5))

@@ -47,7 +47,7 @@ def _kill(local, kind: ActorKind, topic: str) -> None:
     local.cluster.kill(keys[0])
 
 
-def test_a_receipt_of_an_ack_is_kept_through_a_crash(local, topic):
+def test_an_ack_with_a_receipt_survives_a_crash(local, topic):
     async def scenario(connect: Connect) -> None:
         client = await connect()
         await client.produce(topic, numbered(10))
@@ -68,7 +68,7 @@ def test_a_receipt_of_an_ack_is_kept_through_a_crash(local, topic):
     run(local, topic, scenario)
 
 
-def test_a_receipt_for_what_was_acknowledged_before(local, topic):
+def test_a_repeated_ack_gets_a_receipt(local, topic):
     async def scenario(connect: Connect) -> None:
         client = await connect()
         await client.produce(topic, [b"x"])
@@ -84,7 +84,7 @@ def test_a_receipt_for_what_was_acknowledged_before(local, topic):
     run(local, topic, scenario)
 
 
-def test_receipts_come_although_the_consumer_has_left(local, topic):
+def test_receipts_arrive_after_the_consumer_left(local, topic):
     async def scenario(connect: Connect) -> None:
         client = await connect()
         await client.produce(topic, numbered(3))
@@ -101,7 +101,7 @@ def test_receipts_come_although_the_consumer_has_left(local, topic):
     run(local, topic, scenario)
 
 
-def test_every_ack_is_answered_although_the_subscription_died(local, topic):
+def test_every_ack_is_answered_after_the_subscription_died(local, topic):
     """The answer is success or an error; every client gets one."""
 
     async def scenario(connect: Connect) -> None:
@@ -152,7 +152,7 @@ class _WatchedPort:
         self._port.close()
 
 
-def test_a_channel_closes_only_after_the_dispatcher_heard_its_acks(local, topic):
+def test_a_channel_closes_only_after_the_dispatcher_received_its_acks(local, topic):
     """Otherwise the next channel's connection could overtake the acks on this one."""
     ports: list[_WatchedPort] = []
 
@@ -249,7 +249,7 @@ def test_permits_count_messages(local, topic):
     run(local, topic, scenario)
 
 
-def test_a_newer_subscribe_replaces_the_one_under_way(local, topic):
+def test_a_newer_subscribe_replaces_one_in_progress(local, topic):
     """One of them must not stay attached unseen: it would hold the Exclusive subscription."""
 
     async def scenario(connect: Connect) -> None:
@@ -303,7 +303,7 @@ def test_a_consumer_closed_while_it_subscribes_is_not_attached(local, topic):
     run(local, topic, scenario)
 
 
-def test_a_client_that_vanishes_while_it_subscribes(local, topic):
+def test_a_client_that_vanishes_while_it_subscribes_is_not_attached(local, topic):
     async def scenario(connect: Connect) -> None:
         staying = await connect()
         for round_number in range(10):
@@ -422,7 +422,7 @@ def test_the_read_position_survives_the_dispatcher(local, topic):
     eventually(lambda: backlog(local, topic, "s") == 0)
 
 
-def test_a_damaged_entry_is_refused_in_its_turn(local, topic):
+def test_a_damaged_entry_is_refused_in_order(local, topic):
     async def scenario(connect: Connect) -> None:
         client = await connect()
         await client.produce(topic, [])
@@ -444,7 +444,7 @@ def test_a_damaged_entry_is_refused_in_its_turn(local, topic):
     run(local, topic, scenario)
 
 
-def test_acknowledgements_that_come_during_a_seek_are_void(local, topic):
+def test_acknowledgements_that_arrive_during_a_seek_are_ignored(local, topic):
     async def scenario(connect: Connect) -> None:
         client = await connect()
         await client.produce(topic, numbered(10))

@@ -69,7 +69,7 @@ def drive(address: str, **settings: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_only_drivers_with_the_token_reach_a_ray_that_velaray_starts(home: Path) -> None:
+def test_only_drivers_with_the_token_can_connect_to_a_ray_started_by_velaray(home: Path) -> None:
     with running() as cluster:
         kept = home / ".ray" / "auth_token"
         assert kept.stat().st_mode & 0o777 == 0o600
@@ -121,9 +121,7 @@ def open_ray() -> Iterator[None]:
 
 @pytest.mark.usefixtures("open_ray")
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-def test_a_ray_without_tokens_is_refused_where_velaray_has_tokens(
-    data_dir: Path, host: str
-) -> None:
+def test_velaray_with_tokens_refuses_a_ray_without_tokens(data_dir: Path, host: str) -> None:
     auth = AuthSettings(secret=SECRET)
     with pytest.raises(ClusterError, match="RAY_AUTH_MODE=token"):
         Cluster.start(data_dir, service_port=0, admin_port=0, host=host, auth=auth)

@@ -23,7 +23,7 @@ def names(cluster: Cluster, kind: str) -> list[str]:
     return [name for name in known if name.startswith(kind)]
 
 
-def test_a_name_in_use_is_refused_and_the_cluster_that_has_it_goes_on(
+def test_a_name_in_use_is_refused_and_its_cluster_continues(
     nodes: RayNodes, data_dir: Path
 ) -> None:
     with Cluster.start(data_dir / "a", service_port=0, admin_port=0, name="taken") as first:
@@ -41,7 +41,7 @@ def test_a_name_in_use_is_refused_and_the_cluster_that_has_it_goes_on(
         Cluster.start(data_dir / "b", service_port=0, admin_port=0, name="free").stop()
 
 
-def test_what_a_driver_left_behind_is_replaced(nodes: RayNodes, data_dir: Path) -> None:
+def test_leftovers_of_a_driver_are_replaced(nodes: RayNodes, data_dir: Path) -> None:
     first = Cluster.start(data_dir, service_port=0, admin_port=0, name="left")
     client = quiet_client(first.service_url)
     client.subscribe("t", "reader")
@@ -59,7 +59,7 @@ def test_what_a_driver_left_behind_is_replaced(nodes: RayNodes, data_dir: Path) 
         client.close()
 
 
-def test_transactions_outlive_a_stop_of_the_cluster(nodes: RayNodes, data_dir: Path) -> None:
+def test_transactions_survive_a_restart_of_the_cluster(nodes: RayNodes, data_dir: Path) -> None:
     with Cluster.start(data_dir, service_port=0, admin_port=0, name="stops") as first:
         with Client(first.service_url) as client, client.transaction() as committed:
             client.create_producer("t").send(b"kept", txn=committed)
@@ -73,7 +73,7 @@ def test_transactions_outlive_a_stop_of_the_cluster(nodes: RayNodes, data_dir: P
         assert reader.read_next(timeout_millis=60_000).data() == b"kept"
 
 
-def test_an_actor_that_hangs_does_not_keep_a_cluster_from_stopping(
+def test_a_hanging_actor_does_not_prevent_a_cluster_from_stopping(
     nodes: RayNodes, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = Cluster.start(data_dir, service_port=0, admin_port=0, name="hangs")
@@ -104,7 +104,7 @@ def test_a_restarted_actor_without_users_stops(nodes: RayNodes, data_dir: Path) 
         wait_until(lambda: not names(cluster, "partition"), "it leaves again")
 
 
-def test_spark_finds_a_cluster_by_rays_address(nodes: RayNodes, data_dir: Path) -> None:
+def test_spark_finds_a_cluster_by_the_address_of_ray(nodes: RayNodes, data_dir: Path) -> None:
     pytest.importorskip("pyspark", reason="pyspark isn't installed")
     script = """
 import sys

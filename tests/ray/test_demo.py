@@ -55,7 +55,7 @@ def test_the_demo_passes() -> None:
         pytest.param(fault, marks=[pytest.mark.long] * ("late" not in fault)) for fault in BROKEN
     ],  # one of them runs in `make test`
 )
-def test_the_demo_fails_when(fault: str, data_dir: Path) -> None:
+def test_the_demo_fails_for_wrong_results(fault: str, data_dir: Path) -> None:
     file, text, replacement, expected = BROKEN[fault]
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, data_dir / folder, symlinks=True)

@@ -54,7 +54,7 @@ def stored(cluster: Cluster) -> int:
     return asyncio.run(run())
 
 
-def test_enqueued_ledgers_are_deleted_after_any_death(nodes: RayNodes, data_dir: Path) -> None:
+def test_enqueued_ledgers_are_deleted_after_any_kill(nodes: RayNodes, data_dir: Path) -> None:
     with Cluster.start(data_dir, service_port=0, admin_port=0, name="deletes") as first:
         drop_from_manifest(first, 3)
         before = stored(first)
@@ -72,9 +72,7 @@ def test_enqueued_ledgers_are_deleted_after_any_death(nodes: RayNodes, data_dir:
         assert stored(second) <= before
 
 
-def test_one_of_an_earlier_start_is_not_taken_for_one_of_this(
-    nodes: RayNodes, data_dir: Path
-) -> None:
+def test_a_collector_of_an_earlier_start_is_not_reused(nodes: RayNodes, data_dir: Path) -> None:
     """By its name Ray still knows it, and has it leave later, for ever."""
     first = Cluster.start(data_dir, service_port=0, admin_port=0, name="deletes")
     drop_from_manifest(first, 2)

@@ -34,7 +34,7 @@ def more_comes(admin: Admin) -> None:
     wait_until(lambda: admin.stats(TOPIC)["numberOfEntries"] > stored, "more comes")
 
 
-def test_pulled_messages_arrive_once_after_any_kill(nodes: RayNodes, data_dir: Path) -> None:
+def test_replicated_messages_arrive_once_after_any_kill(nodes: RayNodes, data_dir: Path) -> None:
     with (
         LocalCluster(data_dir / "old", name="old", cluster_number=1) as old,
         Cluster.start(

@@ -109,7 +109,7 @@ def test_producers_with_defaults_lose_nothing_when_killed_before_their_first_rec
     client.close()
 
 
-def test_what_was_acknowledged_cumulatively_stays_so(cluster: Cluster) -> None:
+def test_cumulative_acks_survive_kills(cluster: Cluster) -> None:
     client = quiet_client(cluster.service_url)
     consumer = client.subscribe("cumulative", "reader")
     producer = client.create_producer("cumulative", batching_enabled=False)
@@ -130,7 +130,7 @@ def test_what_was_acknowledged_cumulatively_stays_so(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("kind", ["partition", "subscription"])
-def test_what_has_a_receipt_never_comes_again(cluster: Cluster, kind: str) -> None:
+def test_acks_with_a_receipt_are_never_redelivered(cluster: Cluster, kind: str) -> None:
     topic = f"receipts-{kind}"
     with velaray.Client(cluster.service_url) as client:
         consumer = client.subscribe(topic, "reader", consumer_type=velaray.ConsumerType.Shared)
@@ -155,7 +155,7 @@ def test_what_has_a_receipt_never_comes_again(cluster: Cluster, kind: str) -> No
 
 
 @pytest.mark.parametrize("kind", ["partition", "subscription"])
-def test_a_seek_survives_the_death_of_its_servers(cluster: Cluster, kind: str) -> None:
+def test_a_seek_survives_kills_of_its_servers(cluster: Cluster, kind: str) -> None:
     topic = f"seek-{kind}"
     client = quiet_client(cluster.service_url)
     consumer = client.subscribe(topic, "reader")
@@ -172,7 +172,7 @@ def test_a_seek_survives_the_death_of_its_servers(cluster: Cluster, kind: str) -
     client.close()
 
 
-def test_a_worker_of_ray_finds_the_cluster_by_itself(cluster: Cluster) -> None:
+def test_a_ray_worker_discovers_the_cluster(cluster: Cluster) -> None:
     @ray.remote
     def publish_from_a_task() -> int:
         with velaray.connect() as client:

@@ -27,7 +27,7 @@ def scrape(cluster: Cluster) -> dict[str, float]:
     return sums
 
 
-def test_a_scrape_asks_the_actors_that_run_and_starts_none(nodes: RayNodes, data_dir: Path) -> None:
+def test_a_scrape_queries_running_actors_and_starts_none(nodes: RayNodes, data_dir: Path) -> None:
     with Cluster.start(data_dir, service_port=0, admin_port=0, name="measured") as cluster:
         client = quiet_client(cluster.service_url)
         consumer = client.subscribe("t", "s")

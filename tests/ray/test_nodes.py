@@ -75,9 +75,7 @@ def test_losing_a_node_interrupts_service_and_loses_nothing(
     nodes.add()
 
 
-def test_a_cluster_that_stops_and_starts_again_goes_on_where_it_was(
-    nodes: RayNodes, data_dir: Path
-) -> None:
+def test_a_restarted_cluster_continues_with_its_data(nodes: RayNodes, data_dir: Path) -> None:
     with Cluster.start(data_dir, service_port=0, admin_port=0) as cluster:
         client = quiet_client(cluster.service_url)
         consumer = client.subscribe("restart", "reader")
@@ -103,9 +101,7 @@ def test_a_second_cluster_on_a_directory_in_use_is_refused(nodes: RayNodes, data
         Cluster.start(data_dir, service_port=0, admin_port=0, name="second")
 
 
-def test_a_cluster_that_was_replaced_stops_and_loses_nothing(
-    nodes: RayNodes, data_dir: Path
-) -> None:
+def test_a_replaced_cluster_stops_and_loses_nothing(nodes: RayNodes, data_dir: Path) -> None:
     """As if the lock were not seen: two machines that share the directory over a network, each
     with a Ray of its own."""
     first = Cluster.start(data_dir, service_port=0, admin_port=0)
@@ -134,9 +130,7 @@ def _earliest() -> object:
     return pulsar.InitialPosition.Earliest
 
 
-def test_an_idle_actor_leaves_and_comes_back_with_its_state(
-    nodes: RayNodes, data_dir: Path
-) -> None:
+def test_an_idle_actor_stops_and_returns_with_its_state(nodes: RayNodes, data_dir: Path) -> None:
     with Cluster.start(
         data_dir, service_port=0, admin_port=0, name="idle", passivate_after_s=1.0
     ) as cluster:
@@ -177,7 +171,7 @@ def _start_apart(data_dir: Path) -> tuple[subprocess.Popen[str], str]:
     return process, json.loads(process.stdout.readline())
 
 
-def test_killing_the_process_that_started_everything(data_dir: Path) -> None:
+def test_a_cluster_survives_a_kill_of_the_process_that_started_it(data_dir: Path) -> None:
     """Ray and all goes down with its driver; the directory serves the next start."""
     process, url = _start_apart(data_dir)
     client = quiet_client(url)

@@ -34,7 +34,7 @@ def nodes_in_use() -> set[str]:
 
 
 @pytest.mark.timeout(300)
-def test_a_cluster_on_a_ray_of_others_uses_both_nodes_and_leaves_ray_alone(data_dir: Path) -> None:
+def test_a_cluster_on_an_existing_ray_uses_both_nodes_and_does_not_stop_ray(data_dir: Path) -> None:
     with RayNodes(workers=1) as nodes:
         command = [sys.executable, *START, "--data", str(data_dir), "--ray-address", nodes.address]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:

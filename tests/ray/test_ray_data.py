@@ -62,7 +62,7 @@ def numbers(count, blocks):
     return ray.data.from_items(rows, override_num_blocks=blocks)
 
 
-def test_a_dataset_has_what_can_be_read_by_wire_and_from_files(cluster, client, topic):
+def test_a_dataset_reads_the_same_messages_by_wire_and_from_files(cluster, client, topic):
     make = {"topic": topic, "partitions": 2}
     cluster.run(cluster.actor_system.call(ActorKey.catalog(), "create_topic", make))
     with client.create_producer(topic) as producer:
@@ -147,7 +147,9 @@ class Mortal(TopicSink):
             self._strike("within")
 
 
-def test_killed_tasks_never_double_and_a_run_is_written_once(cluster, client, topic, tmp_path):
+def test_killed_tasks_cause_no_duplicates_and_a_run_is_written_once(
+    cluster, client, topic, tmp_path
+):
     for when in ("within", "after"):
         (tmp_path / when).touch()
 
@@ -165,7 +167,7 @@ def test_killed_tasks_never_double_and_a_run_is_written_once(cluster, client, to
     assert values(client, topic) == Counter({str(n): 2 for n in range(200)})
 
 
-def test_of_a_write_that_fails_nothing_counts_until_it_is_done_again(cluster, client, topic):
+def test_a_failed_write_commits_nothing_until_it_is_repeated(cluster, client, topic):
     def broken(row):
         if row["value"] == "150":
             raise ValueError("no such row")
@@ -179,7 +181,7 @@ def test_of_a_write_that_fails_nothing_counts_until_it_is_done_again(cluster, cl
     assert values(client, topic) == Counter(map(str, range(200)))
 
 
-def test_a_failed_write_without_a_key_blocks_no_other_write(cluster, client, topic):
+def test_a_failed_write_without_a_key_does_not_block_others(cluster, client, topic):
     def broken(row):
         if row["value"] == "150":
             raise ValueError("no such row")
@@ -193,7 +195,7 @@ def test_a_failed_write_without_a_key_blocks_no_other_write(cluster, client, top
     assert values(client, topic) == Counter(["behind"])
 
 
-def test_topics_come_from_a_column_and_strange_columns_are_refused(cluster, client, topic):
+def test_topics_are_taken_from_a_column_and_unknown_columns_refused(cluster, client, topic):
     rows = [{"value": b"%d" % n, "topic": f"{topic}-{n % 2}"} for n in range(10)]
     ray.data.from_items(rows).write_datasink(TopicSink(service_url=cluster.service_url))
     assert values(client, f"{topic}-1") == Counter("13579")

@@ -14,7 +14,7 @@ from velaray.client.admin import Admin
 from velaray.cluster import Cluster
 
 
-def test_lines_about_killed_processes_dont_reach_the_terminal(
+def test_lines_about_killed_processes_are_not_printed(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     shown = ray._private.worker.print_to_stdstream

@@ -74,7 +74,7 @@ def role(running: SparkOnRay, name: str) -> SparkProcess:
 
 
 @needs_spark
-def test_ray_has_to_be_connected() -> None:
+def test_ray_must_be_connected() -> None:
     ray.shutdown()
     with pytest.raises(SparkSetupError, match=r"ray\.init\(\) first"):
         SparkOnRay()
@@ -82,7 +82,7 @@ def test_ray_has_to_be_connected() -> None:
 
 @needs_spark
 @pytest.mark.slow
-def test_a_job_runs_on_the_workers_with_what_ray_set_aside(spark_on_ray: SparkOnRay) -> None:
+def test_a_job_runs_on_workers_with_reserved_resources(spark_on_ray: SparkOnRay) -> None:
     spark = spark_on_ray.session(config={"spark.sql.shuffle.partitions": "3"})
     assert total(spark) == 499_500
     assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
@@ -124,7 +124,7 @@ def test_topics_are_read_and_written_by_tasks_on_ray(
     ("name", "victim"),
     [("worker-0", "jvm_pid"), ("worker-1", "actor_pid"), ("master", "jvm_pid")],
 )
-def test_the_same_session_goes_on_after_a_kill(
+def test_the_same_session_continues_after_a_kill(
     spark_on_ray: SparkOnRay, name: str, victim: str
 ) -> None:
     spark = spark_on_ray.session()
@@ -201,7 +201,7 @@ def test_stopping_leaves_nothing(spark_on_ray: SparkOnRay) -> None:
         ({"memory": 500 << 20}, "at least 834 MiB"),
     ],
 )
-def test_sizes_that_cannot_work_are_refused(sizes: dict[str, Any], fault: str) -> None:
+def test_invalid_sizes_are_refused(sizes: dict[str, Any], fault: str) -> None:
     with pytest.raises(InvalidConfiguration, match=fault):
         SparkOnRay(**sizes)
 
@@ -235,7 +235,7 @@ def test_missing_pyspark_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         SparkOnRay()
 
 
-def test_importing_pipelines_takes_neither_spark_nor_ray() -> None:
+def test_importing_pipelines_needs_neither_spark_nor_ray() -> None:
     script = "import sys, velaray.pipelines; print({'pyspark', 'ray'} & set(sys.modules))"
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert told.stdout.strip() == "set()", told.stderr

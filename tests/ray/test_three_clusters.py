@@ -75,7 +75,9 @@ def topic() -> str:
     return f"persistent://{NAMESPACE}/t{next(_numbers)}"
 
 
-def test_what_each_publishes_is_everywhere_once_over_a_kill(sites: list[Site], topic: str) -> None:
+def test_messages_of_each_cluster_are_everywhere_once_over_a_kill(
+    sites: list[Site], topic: str
+) -> None:
     for site in sites:
         site.subscribe(topic, "all").close()  # so that all is kept
         site.publish(topic, [f"{site.name}{n}".encode() for n in range(20)])
@@ -112,7 +114,7 @@ def test_everything_is_everywhere_once_after_any_kill(sites: list[Site], topic: 
 
 
 @pytest.mark.long
-def test_a_message_goes_where_it_says(sites: list[Site], topic: str) -> None:
+def test_a_message_is_replicated_only_to_its_listed_clusters(sites: list[Site], topic: str) -> None:
     a, b, c = sites
     readers = [each.subscribe(topic, "all") for each in (b, c)]
     producer = a.client.create_producer(topic)
@@ -128,7 +130,7 @@ def test_a_message_goes_where_it_says(sites: list[Site], topic: str) -> None:
 
 
 @pytest.mark.long
-def test_schemas_come_along(sites: list[Site], topic: str) -> None:
+def test_schemas_are_replicated(sites: list[Site], topic: str) -> None:
     producer = sites[0].client.create_producer(topic, schema=AvroSchema(Number))
     for number in range(10):
         producer.send(Number(value=number))
@@ -139,7 +141,9 @@ def test_schemas_come_along(sites: list[Site], topic: str) -> None:
 
 
 @pytest.mark.long
-def test_a_subscription_with_gaps_goes_on_elsewhere(sites: list[Site], topic: str) -> None:
+def test_a_subscription_with_gaps_continues_in_another_cluster(
+    sites: list[Site], topic: str
+) -> None:
     a, b, c = sites
     consumer = a.subscribe(topic, "moves", **FOLLOWED)
     a.publish(topic, [b"%d" % n for n in range(200)], batching_enabled=False)
@@ -165,7 +169,7 @@ def _unacked(site: Site, topic: str) -> int:
 
 
 @pytest.mark.long
-def test_transactions_come_whole(sites: list[Site], topic: str) -> None:
+def test_transactions_arrive_completely(sites: list[Site], topic: str) -> None:
     a, b, _ = sites
     topics = [f"{topic}-{n}" for n in range(2)]
     with velaray.Client(a.hosted.service_url) as client:

@@ -106,7 +106,7 @@ def test_every_message_counts_once_after_any_kill(cluster: Cluster, client: vela
     assert numbers(client, "odd") == list(range(1, COUNT, 2))
 
 
-def test_workers_come_and_go(cluster: Cluster, client: velaray.Client) -> None:
+def test_workers_are_added_and_removed(cluster: Cluster, client: velaray.Client) -> None:
     fill(client, "numbers", 1000)
     run = TransformRun(Transform(slowly_sorted("a", "b"), "numbers", "s", batch_size=20), 1)
     wait_until(lambda: len(run.progress().workers) == 1, "one worker")
@@ -126,7 +126,9 @@ def test_workers_come_and_go(cluster: Cluster, client: velaray.Client) -> None:
         run.scale(2)
 
 
-def test_the_functions_error_comes_to_the_driver(cluster: Cluster, client: velaray.Client) -> None:
+def test_the_error_of_the_function_reaches_the_driver(
+    cluster: Cluster, client: velaray.Client
+) -> None:
     fill(client, "bad", 10)
 
     def fail(messages: list[velaray.Message]) -> None:
@@ -141,7 +143,7 @@ def test_the_functions_error_comes_to_the_driver(cluster: Cluster, client: velar
     assert numbers(client, "bad-s-DLQ") == list(range(10))
 
 
-def test_a_worker_that_dies_at_once_is_replaced_with_patience(
+def test_a_worker_that_dies_at_once_is_replaced_with_back_off(
     cluster: Cluster, client: velaray.Client
 ) -> None:
     fill(client, "deadly", 1)
@@ -171,7 +173,7 @@ def alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def test_the_example_of_the_readme(cluster: Cluster, client: velaray.Client) -> None:
+def test_the_example_of_the_readme_runs(cluster: Cluster, client: velaray.Client) -> None:
     producer = client.create_producer("arrivals")
     for text in (b"AA 16", b"B6 15", b"AA 99"):
         producer.send(text)

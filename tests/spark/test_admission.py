@@ -52,18 +52,18 @@ class Log:
         raise AssertionError("no end")
 
 
-def test_all_get_the_same_and_what_some_leave_goes_to_the_others():
+def test_partitions_share_the_limit_and_unused_parts_go_to_the_others():
     log = Log(a=[1] * 100, b=[1] * 100, c=[1] * 5)
     assert log.batches(Limits(messages=45))[0] == {"a": 20, "b": 20, "c": 5}
 
 
-def test_without_limits_one_batch_has_everything_for_one_question():
+def test_without_limits_one_request_gives_one_batch_of_everything():
     log = Log(a=[1] * 10, b=[7] * 3)
     assert log.batches(Limits()) == [{"a": 10, "b": 21}]
 
 
 @pytest.mark.parametrize("limits", [Limits(messages=10), Limits(bytes=100), Limits(10, 1000)])
-def test_no_batch_is_larger_and_all_that_there_is_comes(limits):
+def test_no_batch_exceeds_the_limit_and_everything_is_read(limits):
     log = Log(a=[3] * 20, b=[1] * 50, c=[10] * 3, d=[])
     found = log.batches(limits)
     assert all(sum(batch.values()) <= 10 for batch in found)
@@ -71,7 +71,7 @@ def test_no_batch_is_larger_and_all_that_there_is_comes(limits):
     assert sums == {"a": 60, "b": 50, "c": 30, "d": 0}
 
 
-def test_an_entry_that_is_larger_than_the_limit_comes_alone():
+def test_an_entry_above_the_limit_is_read_alone():
     log = Log(a=[1] * 6, b=[100] * 2)
     found = log.batches(Limits(messages=2))
     assert {"a": 0, "b": 100} in found
@@ -80,7 +80,7 @@ def test_an_entry_that_is_larger_than_the_limit_comes_alone():
 
 
 @pytest.mark.parametrize("limits", [Limits(messages=60), Limits(bytes=600)])
-def test_it_comes_also_if_the_first_partition_has_nothing(limits):
+def test_an_entry_above_the_limit_is_read_if_the_first_partition_is_empty(limits):
     """It was taken back, and asked for again, for ever."""
     assert Log(a=[], b=[300, 10]).batches(limits) == [{"a": 0, "b": 300}, {"a": 0, "b": 10}]
     log = Log(a=[], b=[300], c=[20, 200])
@@ -88,7 +88,7 @@ def test_it_comes_also_if_the_first_partition_has_nothing(limits):
     assert log.asked < 40
 
 
-def test_with_less_than_one_message_for_each_they_take_turns():
+def test_partitions_take_turns_if_the_limit_is_below_one_message_each():
     log = Log(**{f"p{number:02}": [1] * 2 for number in range(16)})
     found = log.batches(Limits(messages=3))
     assert all(0 < sum(batch.values()) <= 3 for batch in found)

@@ -66,7 +66,7 @@ def values(messages):
 
 
 @pytest.mark.parametrize("fault", ["in write", "after write"])
-def test_a_task_that_fails_is_done_again(run, publish, contents, target, faults, fault):
+def test_a_failed_task_is_retried(run, publish, contents, target, faults, fault):
     publish(range(20))
     (faults / fault).touch()
     run()
@@ -77,7 +77,7 @@ def test_a_task_that_fails_is_done_again(run, publish, contents, target, faults,
 @pytest.mark.parametrize(
     "fault", ["before commit", "after commit", "before the mark moves", "after the mark moved"]
 )
-def test_a_driver_that_dies_goes_on_from_its_checkpoint(
+def test_a_killed_driver_continues_from_its_checkpoint(
     run, publish, contents, target, faults, fault
 ):
     publish(range(20))
@@ -93,7 +93,7 @@ def test_a_driver_that_dies_goes_on_from_its_checkpoint(
     assert values(contents(target)) == Counter(range(40))
 
 
-def test_a_driver_that_dies_before_spark_notes_its_commit_does_the_same_batch_again(
+def test_a_driver_killed_before_spark_records_its_commit_repeats_the_batch(
     run, publish, contents, target, tmp_path
 ):
     publish(range(20))
@@ -107,7 +107,7 @@ def test_a_driver_that_dies_before_spark_notes_its_commit_does_the_same_batch_ag
     assert values(contents(target)) == Counter(range(40))
 
 
-def test_a_coordinator_that_dies_beside_a_commit_is_asked_again(
+def test_a_commit_is_repeated_after_a_kill_of_its_coordinator(
     run, publish, contents, target, faults, cluster
 ):
     publish(range(20))
@@ -152,7 +152,7 @@ def attempts(cluster, target):
     return Attempts(cluster.service_url, target)
 
 
-def test_an_attempt_that_others_overtook_publishes_nothing(attempts, contents, target):
+def test_an_overtaken_attempt_publishes_nothing(attempts, contents, target):
     def overtaken():
         attempts.target.commit(0, [attempts.write(0, batch_of(1, 2))])
         return batch_of(2)
@@ -167,7 +167,7 @@ def test_an_attempt_that_others_overtook_publishes_nothing(attempts, contents, t
     assert values(contents(target)) == Counter([1, 2, 3])
 
 
-def test_two_attempts_of_which_one_counts(attempts, contents, target):
+def test_one_of_two_attempts_counts(attempts, contents, target):
     first, second = (attempts.write(0, batch_of(1, 2)) for _ in range(2))
     assert first.txn != second.txn
     attempts.target.commit(0, [None, second])
@@ -231,7 +231,7 @@ class TestForeachBatch:
         assert values(contents(target + "-even")) == Counter(range(0, 30, 2))
         assert values(contents(target + "-odd")) == Counter(range(1, 30, 2))
 
-    def test_it_is_refused_elsewhere(self, spark, cluster):
+    def test_a_batch_writer_outside_foreach_batch_is_refused(self, spark, cluster):
         from velaray.pipelines import batch_writer
 
         with (

@@ -51,7 +51,7 @@ def test_the_table_has_events_with_times_and_transactions(journal, cluster, clie
     ]
 
 
-def test_actors_are_chosen_by_key_by_kind_and_by_pattern(journal, client, topic):
+def test_actors_are_selected_by_key_kind_and_pattern(journal, client, topic):
     client.create_producer(topic).close()
     client.subscribe(topic, "some").close()
     local = topic.removeprefix("persistent://")
@@ -70,7 +70,7 @@ def test_actors_are_chosen_by_key_by_kind_and_by_pattern(journal, client, topic)
         journal(data_dir="/nowhere").collect()
 
 
-def test_the_example_draws_what_a_cluster_left(
+def test_the_example_plots_the_journals_of_a_cluster(
     spark, cluster, client, topic, tmp_path, monkeypatch
 ):
     pytest.importorskip("matplotlib", reason="matplotlib isn't installed")

@@ -99,7 +99,7 @@ def in_order(rows):
     )
 
 
-def test_files_say_what_the_service_says(cluster, client, topic, table):
+def test_messages_from_files_equal_those_of_the_service(cluster, client, topic, table):
     make = cluster.actor_system.call(
         ActorKey.catalog(), "create_topic", {"topic": topic, "partitions": 2}
     )
@@ -133,7 +133,7 @@ def test_files_say_what_the_service_says(cluster, client, topic, table):
     txn.abort()
 
 
-def test_positions_and_times_are_those_of_the_service(cluster, client, topic, table):
+def test_positions_and_times_equal_those_of_the_service(cluster, client, topic, table):
     with client.create_producer(topic) as producer:
         ids = [producer.send(b"%d" % n) for n in range(40)]
         middle = datetime.now(UTC) + timedelta(milliseconds=5)
@@ -156,7 +156,7 @@ def test_positions_and_times_are_those_of_the_service(cluster, client, topic, ta
     assert len(table(files=True, columns="value", starting_position=at[0]).collect()) == 53
 
 
-def test_a_chunked_message_is_read_once_wherever_the_parts_are_cut(cluster, client, topic):
+def test_a_chunked_message_is_read_once_for_any_split_into_parts(cluster, client, topic):
     with (
         client.create_producer(topic, chunking_enabled=True) as chunks,
         client.create_producer(topic) as plain,
@@ -176,7 +176,7 @@ def test_a_chunked_message_is_read_once_wherever_the_parts_are_cut(cluster, clie
         assert len(found) == 24
 
 
-def test_of_a_ledger_that_is_still_open_what_was_acknowledged_is_read(cluster, client, topic):
+def test_acknowledged_entries_of_an_open_ledger_are_read(cluster, client, topic):
     with client.create_producer(topic) as producer:
         producer.send(b"first")
         (part,) = plan(cluster.config.data_dir, [topic], EARLIEST, LATEST)
@@ -191,7 +191,7 @@ def test_of_a_ledger_that_is_still_open_what_was_acknowledged_is_read(cluster, c
         assert stored(cluster, topic) == []
 
 
-def test_what_is_trimmed_between_plan_and_task_is_an_error(cluster, client, topic):
+def test_entries_trimmed_between_plan_and_task_are_an_error(cluster, client, topic):
     with client.create_producer(topic) as producer:
         for n in range(40):
             producer.send(b"%d" % n)
@@ -203,7 +203,7 @@ def test_what_is_trimmed_between_plan_and_task_is_an_error(cluster, client, topi
     assert sum(batch.num_rows for part in parts[-1:] for batch in part.read(("value",)))
 
 
-def test_what_isnt_there_is_said(cluster, client, topic, table, tmp_path):
+def test_missing_topics_and_journals_are_named(cluster, client, topic, table, tmp_path):
     with pytest.raises(TopicNotFound, match=topic):
         stored(cluster, topic)
     client.create_producer(topic).close()

@@ -34,7 +34,7 @@ def test_sixteen_partitions_are_read_in_limited_batches(
     assert counted(contents(topic + "-copy")) == Counter(map(str, range(3000)))
 
 
-def test_bytes_limit_batches_and_a_batch_that_is_too_large_comes_alone(driver, client, topic):
+def test_bytes_limit_batches_and_an_oversized_batch_is_read_alone(driver, client, topic):
     with client.create_producer(topic, batching_enabled=False) as producer:
         for size in (10, 5000, 10, 10):
             producer.send(b"x" * size)
@@ -43,7 +43,7 @@ def test_bytes_limit_batches_and_a_batch_that_is_too_large_comes_alone(driver, c
     assert [len(batch) for batch in query.batches] == [1, 1, 2]
 
 
-def test_a_restart_goes_on_with_limits_where_it_was(driver, client, topic):
+def test_a_restart_with_limits_continues_at_its_position(driver, client, topic):
     query = driver(max_messages_per_trigger="30")
     fill(client, topic, range(100))
     query.run()
@@ -54,9 +54,7 @@ def test_a_restart_goes_on_with_limits_where_it_was(driver, client, topic):
     assert query.values == [b"%d" % value for value in range(200)]
 
 
-def test_chunked_messages_that_lie_on_both_sides_of_an_end_are_read_once(
-    cluster, driver, client, topic
-):
+def test_chunked_messages_across_the_end_of_a_batch_are_read_once(cluster, driver, client, topic):
     query = driver(max_messages_per_trigger="1")
     with client.create_producer(topic, batching_enabled=False) as producer:
         producer.send(b"1")

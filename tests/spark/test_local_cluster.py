@@ -94,7 +94,7 @@ def query(cluster, make_topic, topic, tmp_path):
     wait_until(lambda: not processes_naming(str(tmp_path / "work")), 60)
 
 
-def test_executors_that_are_killed_cost_nothing(query, client, contents, topic, tmp_path):
+def test_killed_executors_lose_nothing(query, client, contents, topic, tmp_path):
     target = topic + "-out"
     with client.create_producer(topic, batching_enabled=True) as producer:
         producer.send_many([b"%d" % number for number in range(ROWS // 2)])

@@ -44,7 +44,7 @@ def trim(cluster, topic, admin, send):
     do_round(cluster, topic)
 
 
-def test_a_query_whose_mark_was_deleted_says_so_and_may_go_on(admin, topic, send, read):
+def test_a_query_whose_mark_was_deleted_reports_it_and_may_continue(admin, topic, send, read):
     send("a", "b")
     read()
     admin.delete_subscription(topic, "mark")
@@ -56,7 +56,7 @@ def test_a_query_whose_mark_was_deleted_says_so_and_may_go_on(admin, topic, send
     assert read() == "abc"
 
 
-def test_what_was_trimmed_for_want_of_a_mark_is_named(cluster, admin, topic, send, read):
+def test_messages_trimmed_without_a_mark_are_reported(cluster, admin, topic, send, read):
     send("a", "b")
     read()
     send("c")
@@ -67,7 +67,7 @@ def test_what_was_trimmed_for_want_of_a_mark_is_named(cluster, admin, topic, sen
     assert read(**GO_ON) == "abz"
 
 
-def test_a_mark_that_others_moved_is_seen_when_all_it_kept_is_trimmed(
+def test_a_mark_moved_by_others_is_reported_after_its_messages_are_trimmed(
     cluster, admin, topic, send, read
 ):
     send("a")
@@ -89,9 +89,7 @@ def test_a_mark_that_moves_back_loses_nothing(admin, topic, send, read):
     assert read() == "abc"
 
 
-def test_a_topic_that_was_made_again_is_read_from_its_beginning_by_option_only(
-    admin, topic, send, read
-):
+def test_a_recreated_topic_is_read_from_its_beginning_only_by_option(admin, topic, send, read):
     send("a", "b", "c")
     read()
     admin.delete_topic(topic, force=True)
@@ -112,7 +110,7 @@ def test_a_backlog_that_was_cleared_is_a_loss(admin, topic, send, read):
     assert read(**GO_ON) == "abc"
 
 
-def test_what_a_query_has_yet_to_read_is_not_trimmed_and_what_it_has_read_is(
+def test_trimming_keeps_exactly_the_messages_that_a_query_has_not_read(
     cluster, client, admin, topic, send, read
 ):
     send("a", "b")
@@ -128,7 +126,7 @@ def test_what_a_query_has_yet_to_read_is_not_trimmed_and_what_it_has_read_is(
     assert read() == "abcd"
 
 
-def test_what_was_planned_before_a_restart_is_kept_and_read_as_planned(
+def test_a_batch_planned_before_a_restart_is_kept_and_read_as_planned(
     cluster, admin, topic, send, read
 ):
     send("a")
@@ -142,7 +140,7 @@ def test_what_was_planned_before_a_restart_is_kept_and_read_as_planned(
     assert read.driver.batches[-2:] == [[b"b"], [b"z"]]
 
 
-def test_what_was_planned_and_trimmed_before_a_restart_is_a_loss(cluster, admin, topic, send, read):
+def test_a_batch_planned_and_trimmed_before_a_restart_is_a_loss(cluster, admin, topic, send, read):
     send("a")
     read()
     send("b")
@@ -155,7 +153,9 @@ def test_what_was_planned_and_trimmed_before_a_restart_is_a_loss(cluster, admin,
         read()
 
 
-def test_a_mark_that_goes_while_the_query_runs_is_seen_at_the_next_batch(admin, topic, send, read):
+def test_a_mark_deleted_while_the_query_runs_is_reported_at_the_next_batch(
+    admin, topic, send, read
+):
     send("a")
     source = read.driver.start()
     assert read.driver.plan(source)
@@ -167,7 +167,7 @@ def test_a_mark_that_goes_while_the_query_runs_is_seen_at_the_next_batch(admin, 
 
 
 @pytest.mark.slow
-def test_spark_says_what_was_lost(admin, copy, topic, send, contents, counted):
+def test_spark_reports_the_losses(admin, copy, topic, send, contents, counted):
     send("a")
     copy(subscription="mark")
     admin.delete_subscription(topic, "mark", force=True)

@@ -45,7 +45,7 @@ def marks(admin, topic):
     }
 
 
-def test_a_query_is_released_by_its_checkpoint_and_again_is_harmless(done, admin, client, topic):
+def test_a_query_is_released_by_its_checkpoint_idempotently(done, admin, client, topic):
     query = json.loads((done / "metadata").read_text())["id"]
     assert client.commit_sequence(f"spark/{query}").last == 0
     assert len(marks(admin, topic)) == 1
@@ -56,13 +56,13 @@ def test_a_query_is_released_by_its_checkpoint_and_again_is_harmless(done, admin
     assert release(client, checkpoint=done) == found
 
 
-def test_a_topic_that_is_gone_stays_gone(done, admin, client, topic):
+def test_a_release_does_not_recreate_a_deleted_topic(done, admin, client, topic):
     admin.delete_topic(topic, force=True)
     release(client, checkpoint=done)
     assert topic not in admin.topics("public/default")
 
 
-def test_a_query_that_runs_is_not_released(writing, admin, client, topic, tmp_path):
+def test_a_running_query_is_not_released(writing, admin, client, topic, tmp_path):
     with client.create_producer(topic) as producer:
         producer.send(b"1")
     query = writing(subscription="mark").format("noop").start()
@@ -78,7 +78,7 @@ def test_a_query_that_runs_is_not_released(writing, admin, client, topic, tmp_pa
     assert admin.subscriptions(topic) == []
 
 
-def test_the_command_does_the_same(done, cluster, admin, topic, tmp_path):
+def test_the_command_releases_a_query(done, cluster, admin, topic, tmp_path):
     where = ["--service-url", cluster.service_url]
     command = ["pipelines", "release", "--checkpoint", str(done), *where]
     result = CliRunner().invoke(main, command)

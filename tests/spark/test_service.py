@@ -36,9 +36,7 @@ def of(**options):
     return Service.of(Options(options, CONNECTION, "the test"))
 
 
-def test_a_token_goes_with_source_and_sink_and_is_shown_nowhere(
-    spark, guarded, token, tmp_path, capfd
-):
+def test_source_and_sink_use_a_token_and_never_show_it(spark, guarded, token, tmp_path, capfd):
     file = tmp_path / "token"
     file.write_text(token + "\n")
     with velaray.Client(
@@ -78,13 +76,13 @@ def test_a_wrong_token_is_refused_without_being_shown(spark, guarded):
     assert "not-a-token" not in str(caught.value)
 
 
-def test_a_service_prints_no_token_and_travels_with_it(token):
+def test_a_service_is_pickled_with_its_token_and_does_not_print_it(token):
     service = of(service_url="pulsar://here", token=token)
     assert token not in repr(service)
     assert pickle.loads(pickle.dumps(service)).token == token
 
 
-def test_a_token_file_that_is_not_there_is_named(guarded, tmp_path):
+def test_a_missing_token_file_is_named(guarded, tmp_path):
     service = of(service_url=guarded.service_url, token_file=str(tmp_path / "none"))
     with (
         pytest.raises(ErrorGettingAuthenticationData, match="none: No such file"),

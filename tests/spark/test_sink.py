@@ -112,7 +112,7 @@ def test_a_run_key_makes_a_batch_write_count_once(spark, cluster, topic, content
         ("cast(id as string) as value", {"tropic": "t"}, "no option tropic"),
     ],
 )
-def test_what_cannot_be_written_is_refused_before_anything_runs(
+def test_invalid_writes_are_refused_before_anything_runs(
     spark, cluster, topic, client, select, options, says
 ):
     writer = spark.range(3).selectExpr(*select.split(", ")).write.format("velaray")
@@ -137,7 +137,7 @@ def test_an_attempt_that_fails_while_it_publishes_does_not_count(run, files, top
     assert values(contents(topic)) == Counter(map(str, range(50)))
 
 
-def test_an_attempt_that_is_lost_when_all_is_published_neither_counts_nor_holds_readers_back(
+def test_an_attempt_lost_after_publishing_does_not_count_and_does_not_block_readers(
     run, files, topic, contents
 ):
     files("one", range(50))
@@ -146,7 +146,7 @@ def test_an_attempt_that_is_lost_when_all_is_published_neither_counts_nor_holds_
 
 
 @pytest.mark.parametrize("fault", ["before commit", "after commit"])
-def test_a_query_that_dies_beside_its_commit_does_the_batch_again_and_it_counts_once(
+def test_a_query_killed_during_its_commit_repeats_the_batch_and_it_counts_once(
     run, files, topic, contents, fault
 ):
     files("one", range(50))
@@ -159,7 +159,9 @@ def test_a_query_that_dies_beside_its_commit_does_the_batch_again_and_it_counts_
     assert values(contents(topic)) == Counter(map(str, range(80)))
 
 
-def test_a_batch_whose_commit_spark_forgot_counts_once(run, files, topic, contents, tmp_path):
+def test_a_batch_whose_commit_spark_did_not_record_counts_once(
+    run, files, topic, contents, tmp_path
+):
     files("one", range(50))
     files("two", range(50, 80))
     run()

@@ -15,7 +15,7 @@ def send(client, topic, values, **options):
         producer.send_many([str(value).encode() for value in values])
 
 
-def test_a_row_says_all_of_its_message(source, client, topic):
+def test_a_row_has_all_fields_of_its_message(source, client, topic):
     with client.create_producer(topic) as producer:
         ids = [producer.send(b"plain")]
         ids.append(producer.send(b"full", {"a": "b"}, "k", event_timestamp=1357095845678))
@@ -55,7 +55,7 @@ def test_a_batch_is_read_between_two_positions(source, client, topic):
     assert read(starting_position=time.isoformat()) == []
 
 
-def test_what_may_yet_be_aborted_is_not_read(source, copy, client, topic, contents, counted):
+def test_messages_of_open_transactions_are_not_read(source, copy, client, topic, contents, counted):
     send(client, topic, range(10))
     txn = client.transaction(timeout=600)
     with client.create_producer(topic) as producer:
@@ -89,7 +89,7 @@ def test_four_partitions_are_copied_exactly_once_over_restarts(
     assert ordered == sorted(ordered) and len(ordered) == 40
 
 
-def test_partitions_that_are_new_are_read_from_their_beginning(
+def test_new_partitions_are_read_from_their_beginning(
     copy, make_topic, cluster, client, topic, contents, counted
 ):
     make_topic(topic, 1)

@@ -51,7 +51,7 @@ def send(client, topic, values):
             producer.send_many([b"%d" % value for value in some], keys=[f"{at}"] * len(some))
 
 
-def test_whatever_step_the_driver_dies_at_every_message_counts_once(
+def test_every_message_counts_once_if_the_driver_dies_at_any_step(
     copy, make_topic, client, topic, contents, counted
 ):
     make_topic(topic, 2)
@@ -65,9 +65,7 @@ def test_whatever_step_the_driver_dies_at_every_message_counts_once(
     assert counted(contents(topic + "-copy")) == Counter(map(str, range(50 * len(STEPS) + 50)))
 
 
-def test_a_first_batch_that_is_done_again_begins_where_it_began(
-    copy, client, topic, contents, counted
-):
+def test_a_repeated_first_batch_begins_at_the_same_position(copy, client, topic, contents, counted):
     send(client, topic, range(10))
     with pytest.raises(Exception, match=r"STREAM_FAILED"):
         copy("before reading", starting_position="latest")
@@ -76,13 +74,13 @@ def test_a_first_batch_that_is_done_again_begins_where_it_began(
     assert counted(contents(topic + "-copy")) == Counter(map(str, range(10, 20)))
 
 
-def test_a_task_that_fails_in_the_middle_is_tried_again(copy, client, topic, contents, counted):
+def test_a_task_that_fails_in_the_middle_is_retried(copy, client, topic, contents, counted):
     send(client, topic, range(50))
     copy("in reading")
     assert counted(contents(topic + "-copy")) == Counter(map(str, range(50)))
 
 
-def test_a_fresh_checkpoint_begins_again_though_its_mark_has_an_old_ones_name(
+def test_a_fresh_checkpoint_starts_again_although_its_mark_reuses_a_name(
     copy, client, topic, contents, counted
 ):
     send(client, topic, range(50))

@@ -26,7 +26,7 @@ def test_a_list_of_topics_is_read_by_one_query(driver, make_topic, client, topic
     assert Counter(driver(topics=f"{topic}-a, {topic}-b").run()) == Counter([b"1", b"2", b"3"])
 
 
-def test_a_pattern_takes_up_topics_and_partitions_that_come_later(
+def test_a_pattern_includes_topics_and_partitions_created_later(
     driver, make_topic, cluster, client, topic
 ):
     send(client, topic + "-in-a", "1")
@@ -42,7 +42,7 @@ def test_a_pattern_takes_up_topics_and_partitions_that_come_later(
     assert Counter(query.run()) == Counter([b"2", b"3", b"4"])
 
 
-def test_a_topic_of_a_pattern_that_is_deleted_is_a_loss(driver, cluster, client, topic):
+def test_a_deleted_topic_of_a_pattern_is_a_loss(driver, cluster, client, topic):
     for name in ("a", "b"):
         send(client, f"{topic}-in-{name}", name)
     query = driver(topics_pattern=topic + "-in-.*")
@@ -75,7 +75,7 @@ def test_sources_refuse_a_mistyped_topic(driver, cluster, client, topic, known):
     assert known() == before
 
 
-def test_a_topic_of_a_list_that_is_deleted_is_a_loss_and_stays_deleted(
+def test_a_deleted_topic_of_a_list_is_a_loss_and_not_recreated(
     driver, cluster, client, topic, known
 ):
     for name in ("a", "b"):
@@ -92,7 +92,7 @@ def test_a_topic_of_a_list_that_is_deleted_is_a_loss_and_stays_deleted(
     assert topic + "-a" not in known()
 
 
-def test_a_restart_refuses_a_mistyped_topic_that_it_adds(driver, client, topic, known):
+def test_a_restart_with_a_mistyped_new_topic_is_refused(driver, client, topic, known):
     send(client, topic + "-in", "1")
     query = driver(topics=topic + "-in")
     query.run()
@@ -123,6 +123,6 @@ def test_a_running_query_finds_a_new_topic_of_its_pattern(writing, client, topic
 
 
 @pytest.mark.parametrize("pattern", ["a/b", "public/default/(("])
-def test_no_pattern(driver, pattern):
+def test_an_invalid_pattern_is_refused(driver, pattern):
     with pytest.raises(InvalidConfiguration, match="topic pattern"):
         driver(topics_pattern=pattern).run()

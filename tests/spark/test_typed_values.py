@@ -125,7 +125,7 @@ def test_pairs_are_structs_beside_other_columns(typed, publish):
     assert (row.key, row[4].port) == ("k", "EWR")
 
 
-def test_a_stream_has_the_schema_that_it_began_with_and_the_newest_after_a_restart(
+def test_a_stream_keeps_its_first_schema_and_uses_the_newest_after_a_restart(
     typed, spark, publish, tmp_path
 ):
     older = older_flight()
@@ -146,7 +146,7 @@ def test_a_stream_has_the_schema_that_it_began_with_and_the_newest_after_a_resta
     assert rows == [(6, None), (7, None), (8, None), (9, "A1")]
 
 
-def test_what_can_not_be_decoded_fails_the_query_or_is_null(typed, publish, topic):
+def test_undecodable_values_fail_the_query_or_are_null(typed, publish, topic):
     publish(JsonSchema(Stop), Stop("EWR", NOON))
     publish(None, b'{"port": 3}')
     with pytest.raises(Exception, match="field port must be a str") as caught:

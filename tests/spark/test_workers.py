@@ -16,7 +16,7 @@ exec '{sys.executable}' -S "$@"
 
 
 @pytest.mark.slow
-def test_workers_without_velaray_are_refused_with_the_remedy(spark, monkeypatch, tmp_path):
+def test_workers_without_velaray_are_refused_with_a_remedy(spark, monkeypatch, tmp_path):
     bare = tmp_path / "python"
     bare.write_text(_BARE)
     bare.chmod(0o755)
