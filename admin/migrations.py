@@ -44,18 +44,27 @@ def _field(body: Mapping[str, Any], name: str, kind: type, default: Any = None) 
     return value
 
 
+def _progress(body: Mapping[str, Any]) -> Progress:
+    """The form of the progress of subscriptions. Raises `AdminError`."""
+    value = _field(body, "progress", str, str(Progress.EXACT))
+    try:
+        return Progress(value)
+    except ValueError as error:
+        raise AdminError(422, f"progress must be {' or '.join(Progress)}, not {value!r}") from error
+
+
 # -- for operators ---------------------------------------------------------------------
 
 
 async def begin_migration(request: web.Request) -> web.Response:
     """Start a tenant's migration or (``dryRun``) check it; the answer lists what migrates."""
     body = await object_body(request)
-    asked = {
-        "tenant": _tenant(request),
-        "target": _field(body, "target", str),
-        "progress": _field(body, "progress", str, str(Progress.EXACT)),
-        "max_lag": _field(body, "maxLag", int, m.MAX_LAG),
-    }
+    asked = m.MayBeginMigration(
+        _tenant(request),
+        _field(body, "target", str),
+        _progress(body),
+        _field(body, "maxLag", int, m.MAX_LAG),
+    )
     if _field(body, "dryRun", bool, False):
         return answer((await examine(actor_system_of(request), asked)).as_json())
     await begin(actor_system_of(request), asked)

@@ -12,6 +12,7 @@ from aiohttp import web
 from velaray.admin.http import Route, actor_system_of, answer, ask_catalog, object_body
 from velaray.broker.catalog.messages import Topic
 from velaray.events.ids import ActorKey, ActorKind, TopicName
+from velaray.geo.replication.messages import GiveUpForeign, Replication, SettleForeign
 from velaray.topology.fan_out import each
 
 BASE = "/admin/v3/replication"
@@ -41,7 +42,7 @@ async def status(request: web.Request) -> web.Response:
 async def _of_topic(request: web.Request, topic: TopicName) -> dict[ActorKey, Any]:
     keys = await _keys(request, topic)
     actor_system = actor_system_of(request)
-    answers = await each(keys, lambda key: actor_system.call(key, "replication"))
+    answers = await each(keys, lambda key: actor_system.request(key, Replication()))
     return dict(zip(keys, answers, strict=True))
 
 
@@ -77,10 +78,8 @@ async def give_up(request: web.Request) -> web.Response:
     keys = [key for name in names for key in await _keys(request, name)]
     actor_system = actor_system_of(request)
     # Release complete transactions first: a passivated partition may not have reported them yet.
-    await each(keys, lambda key: actor_system.call(key, "settle_foreign"))
-    rows = await each(
-        keys, lambda key: actor_system.call(key, "give_up_foreign", {"cluster": cluster})
-    )
+    await each(keys, lambda key: actor_system.request(key, SettleForeign()))
+    rows = await each(keys, lambda key: actor_system.request(key, GiveUpForeign(cluster)))
     told = zip(keys, rows, strict=True)
     return answer([{"topic": str(key.topic_name), **row} for key, row in told])
 

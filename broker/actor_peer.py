@@ -29,9 +29,13 @@ class ActorPeer:
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
-        self.accepts = actor.accepts
         self.answer = actor.answer
         self.on_rpc_closed = actor.on_rpc_closed
+
+    @property
+    def accepts(self) -> Codec:
+        """The requests that the actor answers."""
+        return self._actor.accepts
 
     def receive(self, rpc_connection: RpcConnection, notice: Message) -> None:
         """Ignore a request that was sent as a notice."""

@@ -42,10 +42,10 @@ def _connect(partition: PartitionActor, more_readable: Callable[[], None]) -> Pa
         progress,
         transactions,
         {
-            **partition_failover.methods(partition, progress),
-            **partition_moves.methods(partition, fence, progress, transactions),
-            **progress_export.methods(partition, changes),
-            **outgoing_transactions.methods(partition, replication),
-            **remote_transactions.methods(partition, transactions),
+            **partition_failover.handlers(partition, progress),
+            **partition_moves.handlers(partition, fence, progress, transactions),
+            **progress_export.handlers(partition, changes),
+            **outgoing_transactions.handlers(partition, replication),
+            **remote_transactions.handlers(partition, transactions),
         },
     )

@@ -10,15 +10,18 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from velaray.actors.machine import Reason
-from velaray.broker.partition.geo_replication import MarkerHandler, Method
+from velaray.broker.partition.geo_replication import Handler, MarkerHandler
 from velaray.geo.inbound.inbound_keeper import InboundKeeper
+from velaray.geo.inbound.messages import Pulls
 from velaray.geo.replication import replication_view
+from velaray.geo.replication.messages import ImportProgress, Replication
 from velaray.geo.replication.progress_export import Changes
 from velaray.geo.replication.remote_progress import RemoteProgress
 from velaray.geo.replication.remote_transactions import RemoteTransactionSide
 from velaray.geo.replication.replication_keeper import ReplicationKeeper
 from velaray.geo.replication.snapshot_keeper import SnapshotKeeper
 from velaray.geo.tenant_migration.partition_fence import PartitionFence
+from velaray.topology.messages import Message
 from velaray.topology.metrics import Sample
 from velaray.topology.rpc import RemoteError
 from velaray.wire.replication import Marker
@@ -45,9 +48,9 @@ class PartitionGeo:
         inbound: InboundKeeper,
         progress: RemoteProgress,
         transactions: RemoteTransactionSide,
-        methods: Mapping[str, Method],
+        handlers: Mapping[type[Message], Handler],
     ) -> None:
-        """``methods`` are the calls that the parts answer."""
+        """``handlers`` are of the requests that the parts answer."""
         self._partition = partition
         self.fence = fence
         self.changes = changes
@@ -63,11 +66,11 @@ class PartitionGeo:
             Marker.UPDATE: self.snapshots.on_update,
             Marker.TRANSACTIONS_COMPLETE: self.transactions.take,
         }
-        self.methods: Mapping[str, Method] = {
-            "replication": self._replication,
-            "pulls": self._inbound,
-            "import_progress": self._import_progress,
-            **methods,
+        self.handlers: Mapping[type[Message], Handler] = {
+            Replication: self._replication,
+            Pulls: self._inbound,
+            ImportProgress: self._import_progress,
+            **handlers,
         }
 
     def begin(self) -> None:
@@ -92,13 +95,11 @@ class PartitionGeo:
         """Return what the replicators measure."""
         return await replication_view.replication_samples(self._partition, self.replication)
 
-    async def _replication(self, args: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    async def _replication(self, request: Replication) -> dict[str, dict[str, Any]]:
         return await self.described()
 
-    async def _inbound(self, args: dict[str, Any]) -> dict[str, Any]:
-        """The status of each inbound replicator, by cluster; None if it doesn't answer."""
+    async def _inbound(self, request: Pulls) -> dict[str, dict[str, Any] | None]:
         return await self.inbound.statuses()
 
-    async def _import_progress(self, args: dict[str, Any]) -> None:
-        """Apply ``part``, a SubscriptionProgress of cluster ``source``, durably."""
-        await self.progress.take(args["source"], args["part"])
+    async def _import_progress(self, request: ImportProgress) -> None:
+        await self.progress.take(request.source, request.part)

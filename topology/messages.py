@@ -82,6 +82,10 @@ class Codec:
         self._fields = {each.__name__: each.__struct_fields__ for each in types}
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Union[types])  # noqa: UP007
 
+    def plus(self, *types: type[Message]) -> Codec:
+        """A codec that accepts these messages too. Raises `TypeError` as the constructor does."""
+        return Codec(*self._types.values(), *types)
+
     def decode(self, data: bytes) -> Message:
         """The message in ``data``. Raises `MessageError` if it isn't one of the accepted shapes."""
         try:

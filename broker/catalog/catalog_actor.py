@@ -53,7 +53,7 @@ class CatalogActor(JournaledActor):
         super().__init__(key, actor_system, CatalogMachine())
         self._watchers = Watchers()
         self.waker = ScheduledActivation(actor_system)
-        self.migrations = make_migrations(actor_system, self.call)
+        self.migrations = make_migrations(actor_system, self.handle)
 
     async def start(self) -> Address:
         """Recover, listen, and continue purges and migrations of earlier activations."""

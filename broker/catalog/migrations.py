@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from velaray.topology.actor_system import ActorSystem
+from velaray.topology.messages import ReplyT, Request
+
+
+class Ask(Protocol):
+    """Asks the catalog."""
+
+    async def __call__(self, request: Request[ReplyT]) -> ReplyT:
+        """Return the answer. Raises `RemoteError`."""
 
 
 class Migrations(Protocol):
@@ -24,7 +32,5 @@ class Migrations(Protocol):
         """Return what is known of the tenant's newest migration."""
 
 
-MakeMigrations = Callable[
-    [ActorSystem, Callable[[str, dict[str, Any]], Awaitable[Any]]], Migrations
-]
-"""Makes them from the actor system and the catalog's `call`."""
+MakeMigrations = Callable[[ActorSystem, Ask], Migrations]
+"""Makes them from the actor system and the catalog's `handle`."""

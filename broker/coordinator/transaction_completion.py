@@ -18,7 +18,7 @@ from velaray.actors.coordinator.state import CoordinatorState, Status, Transacti
 from velaray.actors.machine import Reason, Refusal
 from velaray.actors.runtime import Runtime
 from velaray.broker.catalog.messages import Topic
-from velaray.broker.partition.messages import EndTransaction
+from velaray.broker.partition.messages import EndTransaction, NameParticipants
 from velaray.events.ids import ActorKey, TopicName
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.rpc import RemoteError, reason_of
@@ -34,8 +34,7 @@ Participant = tuple[str, str | None]
 subscriptions."""
 
 
-Told = EndTransaction | dict[str, Any]
-"""A verdict, or the arguments of ``name_participants``."""
+Told = EndTransaction | NameParticipants
 
 
 @dataclass(slots=True)
@@ -147,14 +146,14 @@ class TransactionCompletion:
     async def _name_participants(
         self, known: Transaction, spread: Mapping[str, Sequence[str]]
     ) -> None:
-        what = {"coordinator": self._number, "sequence": known.sequence}
         topics = {topic for topics in spread.values() for topic in topics}
         clusters = {
             topic: {name: list(topics) for name, topics in spread.items() if topic in topics}
             for topic in sorted(topics)
         }
         telling: dict[Participant, Told] = {
-            (topic, None): {**what, "clusters": named} for topic, named in clusters.items()
+            (topic, None): NameParticipants(self._number, known.sequence, named)
+            for topic, named in clusters.items()
         }
         await self._tell_all(known.sequence, telling)
 
@@ -203,12 +202,8 @@ class TransactionCompletion:
         # deleted.
         rpc_connection = None if key is None else self._actor_system.shared_rpc(key)
         if rpc_connection is not None:
-            if isinstance(what, EndTransaction):
-                return await rpc_connection.ask(what)
-            return await rpc_connection.request("name_participants", what)
+            return await rpc_connection.ask(what)
         topic = TopicName.parse(participant.topic)
         found = await self._actor_system.request(ActorKey.catalog(), Topic(str(topic)))
         key = ActorKey.of_partition(topic, found["incarnation"])
-        if isinstance(what, EndTransaction):
-            return await self._actor_system.request(key, what)
-        return await self._actor_system.call(key, "name_participants", what)
+        return await self._actor_system.request(key, what)

@@ -11,14 +11,14 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from velaray.actors.partition.state import SubscriptionRef
-from velaray.topology.messages import Request
+from velaray.topology.messages import Message, Request
 from velaray.topology.metrics import Sample
 
 if TYPE_CHECKING:
     from velaray.broker.partition.subscription_channel import SubscriptionChannel
 
-Method = Callable[[dict[str, Any]], Awaitable[Any]]
-"""Answers one call of the partition, given its arguments."""
+Handler = Callable[[Any], Awaitable[Any]]
+"""Answers one kind of request."""
 MarkerHandler = Callable[[str, bytes], Awaitable[None]]
 """Handles a marker, given the cluster that sent it and its payload. What the marker says is durable
 when it returns."""
@@ -133,8 +133,8 @@ class GeoReplication(Protocol):
         """Changes of this cluster's subscriptions."""
 
     @property
-    def methods(self) -> Mapping[str, Method]:
-        """The calls that the partition answers in addition to its own."""
+    def handlers(self) -> Mapping[type[Message], Handler]:
+        """The requests that the partition answers in addition to its own."""
 
     def begin(self) -> None:
         """Start the tasks that run as long as the partition."""

@@ -382,3 +382,15 @@ class ResumeDeadLetters(Request[None]):
 
     name: str
     incarnation: int
+
+
+class NameParticipants(Request[None]):
+    """Store the partitions of a committed transaction whose entries go to the same clusters, by
+    cluster.
+
+    They are durable then. `velaray.broker.partition.geo_replication.GeoReplication` answers it.
+    """
+
+    coordinator: int
+    sequence: int
+    clusters: dict[str, list[str]]

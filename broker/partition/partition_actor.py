@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from velaray.actors.machine import Reason
@@ -95,10 +95,15 @@ def _hosted(partition: PartitionActor) -> HostedPartition:
     )
 
 
+@cache
+def _accepted_with(requests: tuple[type[Message], ...]) -> Codec:
+    """The requests of a partition and these; all partitions of a process share the codec."""
+    return Codec(*ACTOR_REQUESTS, *HANDLERS, *requests)
+
+
 class PartitionActor(JournaledActor):
     """Serves producers and consumers of one topic partition."""
 
-    accepts = Codec(*ACTOR_REQUESTS, *HANDLERS)
     runtime: Runtime[PartitionState]
 
     def __init__(
@@ -125,6 +130,7 @@ class PartitionActor(JournaledActor):
             self, self.log, self.subscriptions.channels, self.publishing.published
         )
         self.geo = make_geo_replication(self, more_readable)
+        self.accepts = _accepted_with(tuple(self.geo.handlers))
         self.clients = ClientSessions(_hosted(self))
         self.sessions = self.clients.sessions
         self._pulled_from: dict[str, Any] = {}
@@ -314,18 +320,13 @@ class PartitionActor(JournaledActor):
         """The metrics of the partition and its subscriptions."""
         return [*await super().metrics(), *await self.meter.samples()]
 
-    async def call(self, method: str, args: dict[str, Any]) -> Any:
-        """Answer by name: those of replication and migration, and those of `accepts`."""
-        bound = self.geo.methods.get(method)
-        if bound is None:
-            return await super().call(method, args)
-        with self.geo.fence.passing(method):
-            return await bound(args)
-
     async def handle(self, request: Message) -> Any:
-        """Answer a request of `HANDLERS`, or one that every actor answers."""
-        handler = HANDLERS.get(type(request))
+        """Answer a request of `HANDLERS`, one of replication and migration, or one that every
+        actor answers."""
+        kind = type(request)
+        own = HANDLERS.get(kind)
+        handler = self.geo.handlers.get(kind) if own is None else partial(own, self)
         if handler is None:
             return await super().handle(request)
-        with self.geo.fence.passing(method_of(type(request))):
-            return await handler(self, request)
+        with self.geo.fence.passing(method_of(kind)):
+            return await handler(request)

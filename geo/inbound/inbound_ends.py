@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from velaray.broker.catalog.messages import Topic
 from velaray.client.exceptions import TopicNotFound, from_server
 from velaray.client.lookup import Lookup
 from velaray.events.ids import ActorKey
@@ -75,7 +76,7 @@ class Pulling(Ends):
     async def _prepare(self, lookup: Lookup) -> None:
         """Check the topic. Raises `CannotReplicate` if its shape there differs from here."""
         topic = self.key.topic_name.topic
-        found = await self.actor_system.call(ActorKey.catalog(), "topic", {"topic": str(topic)})
+        found = await self.actor_system.request(ActorKey.catalog(), Topic(str(topic)))
         here = found["partitions"]
         try:
             there = await lookup.partitions_of(str(topic), create=False)

@@ -13,8 +13,11 @@ from typing import Any, Protocol
 from velaray.broker.partition import fencing
 from velaray.broker.partition.fencing import superseded_if_fenced
 from velaray.broker.topic_policies import TopicPolicies
+from velaray.geo.inbound.messages import Pull
 from velaray.geo.replication.replication_keeper import EXACT, STATUS_TIMEOUT_S, Kept
+from velaray.geo.replication.replicator_messages import Status
 from velaray.geo.replication.replicator_settings import Remote
+from velaray.topology.messages import Request
 from velaray.topology.rpc import RemoteError, RpcConnection
 from velaray.topology.transient import TRANSIENT_OR_STORE
 
@@ -80,12 +83,12 @@ class InboundKeeper:
         return rpc_connection
 
     async def tell(self, rpc_connection: RpcConnection, remote: Remote) -> None:
-        """Send an inbound replicator its settings. Raises what `RpcConnection.request` raises."""
+        """Send an inbound replicator its settings. Raises what `RpcConnection.ask` raises."""
         epoch = self._partition.runtime.journal.epoch
         with superseded_if_fenced(self._partition):
-            await rpc_connection.request("pull", [epoch, self._lives, remote.told()])
+            await rpc_connection.ask(Pull(epoch, self._lives, remote))
 
-    async def answer(self, cluster: str, method: str, args: dict[str, Any]) -> Any:
+    async def answer(self, cluster: str, request: Request[Any]) -> Any:
         """Refuse requests: inbound replicators send none."""
         raise RemoteError("not allowed", "a partition answers no requests here")
 
@@ -104,10 +107,7 @@ class InboundKeeper:
         rpc_connection = kept.rpc_connection
         if rpc_connection is not None:
             with suppress(*TRANSIENT_OR_STORE):
-                found: dict[str, Any] | None = await rpc_connection.request(
-                    "status", {}, STATUS_TIMEOUT_S
-                )
-                return found
+                return await rpc_connection.ask(Status(), STATUS_TIMEOUT_S)
         return None
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 It has no journal. Its subscription in the other cluster holds its position, and the partition
 drops duplicates. The partition (`velaray.geo.inbound.inbound_keeper`) opens an RPC connection and
-requests ``pull``. The replicator runs as long as that connection is open.
+requests `Pull`. The replicator runs as long as that connection is open.
 """
 
 from __future__ import annotations
@@ -12,13 +12,18 @@ import contextlib
 from typing import Any
 
 from velaray.actors.machine import Reason
+from velaray.broker.actor_messages import Describe, Ledgers, Metrics, request_named
 from velaray.events.ids import ActorKey
 from velaray.geo.inbound.inbound_ends import Pulling
+from velaray.geo.inbound.messages import TO_INBOUND_REPLICATOR, Pull
 from velaray.geo.inbound.subscription_progress import PulledSubscriptions
+from velaray.geo.replication.messages import ExportedProgress
 from velaray.geo.replication.remote_admin import RemoteAdmin
 from velaray.geo.replication.replicator import Replicator
+from velaray.geo.replication.replicator_messages import Status
 from velaray.geo.replication.replicator_settings import Remote
 from velaray.topology.actor_system import ActorBase, ActorSystem, Address
+from velaray.topology.messages import Message, Request
 from velaray.topology.metrics import Labels, Sample
 from velaray.topology.rpc import RemoteError, RpcConnection, RpcServer
 
@@ -53,7 +58,7 @@ class _Work:
     async def _permits(self) -> int | None:
         return await self.subscriptions.permits()
 
-    async def _export(self, name: str, since: Any) -> dict[str, Any]:
+    async def _export(self, name: str, since: Any) -> ExportedProgress:
         return await self.subscriptions.export(name, since)
 
     def status(self) -> dict[str, Any]:
@@ -71,6 +76,8 @@ class _Work:
 
 class InboundReplicatorActor(ActorBase):
     """Replicates while its partition is connected."""
+
+    accepts = TO_INBOUND_REPLICATOR
 
     def __init__(self, key: ActorKey, actor_system: ActorSystem) -> None:
         self.key = key
@@ -110,17 +117,22 @@ class InboundReplicatorActor(ActorBase):
     # -- the partition --------------------------------------------------------------------
 
     async def call(self, method: str, args: dict[str, Any]) -> Any:
-        """Answer ``status`` (None if nothing runs), and the calls that every actor answers."""
-        match method:
-            case "status":
+        """Answer a request by name. Raises what `request_named` and `handle` raise."""
+        return await self.handle(request_named(self.key, self.accepts, method, args))
+
+    async def handle(self, request: Message) -> Any:
+        """Answer `Status` (None if nothing runs), and the requests that every actor answers."""
+        match request:
+            case Status():
                 return None if self._work is None else self._work.status()
-            case "describe":
+            case Describe():
                 return {"key": self.key.text()}
-            case "metrics":
+            case Metrics():
                 return [] if self._work is None else [list(each) for each in self._samples()]
-            case "ledgers":
+            case Ledgers():
                 return []  # it has none
-        raise RemoteError(Reason.NOT_FOUND, f"a {self.key.kind} has no method {method!r}")
+        name = type(request).__name__
+        raise RemoteError(Reason.NOT_FOUND, f"a {self.key.kind} answers no {name} here")
 
     def _samples(self) -> list[Sample]:
         assert self._work is not None
@@ -142,13 +154,18 @@ class InboundReplicatorActor(ActorBase):
         known = {name: value for name, value in values.items() if value is not None}
         return [Sample(name, labels, value) for name, value in known.items()]
 
-    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
-        """``pull`` makes this the controlling connection and sets the settings; other calls too."""
-        if method != "pull":
-            return await self.call(method, args)
-        epoch, life, told = args
-        self._take_control(rpc_connection, epoch, epoch * LIVES + life % LIVES, Remote.of(told))
+    async def answer(self, rpc_connection: RpcConnection, request: Request[Any]) -> Any:
+        """Answer a typed request. `Pull` makes this the controlling connection and sets the
+        settings."""
+        if not isinstance(request, Pull):
+            return await self.handle(request)
+        number = request.epoch * LIVES + request.life % LIVES
+        self._take_control(rpc_connection, request.epoch, number, request.remote)
         return None
+
+    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
+        """Answer a request by name."""
+        return await self.call(method, args)
 
     def _take_control(
         self, rpc_connection: RpcConnection, epoch: int, number: int, remote: Remote
@@ -166,6 +183,9 @@ class InboundReplicatorActor(ActorBase):
         self._work = work = _Work(self.actor_system, self.key, number, remote)
         self._running = asyncio.ensure_future(work.run())
         self._running.add_done_callback(self._ended)
+
+    def receive(self, rpc_connection: RpcConnection, notice: Message) -> None:
+        """Ignore notices: none are sent."""
 
     def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
         """Ignore notices: none are sent."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from velaray.actors.catalog.inbound_replication import PULL_FROM
 from velaray.actors.machine import Reason
+from velaray.broker.catalog import messages as m
 from velaray.broker.schema_registry.messages import Register
 from velaray.broker.schema_registry.schema_calls import (
     AUTO_UPDATE,
@@ -24,6 +25,7 @@ from velaray.broker.schema_registry.schema_calls import (
 from velaray.client.admin import Admin
 from velaray.events.ids import ActorKey, TopicName
 from velaray.geo.inbound.inbound_progress import MalformedStats
+from velaray.geo.inbound.messages import Pulls
 from velaray.geo.inbound.pulsar_metadata import (
     FoundTenant,
     FoundTopic,
@@ -97,15 +99,15 @@ async def take_over(
         *(f"pull namespace {name} from {cluster}" for name in pulled),
     ]
     if not dry_run:
-        url = (await actor_system.call(ActorKey.catalog(), "clusters"))[actor_system.config.name][
-            "admin_url"
-        ]
+        known = await actor_system.request(ActorKey.catalog(), m.Clusters())
+        url = known[actor_system.config.name]["admin_url"]
         admin = Admin(url, token=token, client_version=CLIENT_VERSION)
         await asyncio.to_thread(carry_out, steps, admin)
         for topic, _, schema in schemas:
             await _register(actor_system, topic, schema)
         for name in pulled:
-            await _pull(actor_system, {"namespace": name}, {*_sources(there, name), cluster})
+            scope = m.Policies(namespace=name)
+            await _pull(actor_system, scope, {*_sources(there, name), cluster})
     return Report(tuple(texts), tuple(f"left out: {each_}" for each_ in sorted(found.left_out)))
 
 
@@ -119,8 +121,7 @@ def _check_number(actor_system: ActorSystem) -> None:
 
 
 async def _remote(actor_system: ActorSystem, cluster: str) -> Remote:
-    catalog = ActorKey.catalog()
-    facts = await actor_system.call(catalog, "reach_cluster", {"cluster": cluster})
+    facts = await actor_system.request(ActorKey.catalog(), m.ReachCluster(cluster))
     if cluster == actor_system.config.name:
         raise RemoteError(Reason.NOT_ALLOWED, f"{cluster} is this cluster")
     return Remote(cluster, facts["service_url"], facts["admin_url"], facts["token"])
@@ -128,7 +129,7 @@ async def _remote(actor_system: ActorSystem, cluster: str) -> Remote:
 
 async def _there(actor_system: ActorSystem, tenant: str) -> There:
     """The state of the tenant here."""
-    known = await actor_system.call(ActorKey.catalog(), "clusters")
+    known = await actor_system.request(ActorKey.catalog(), m.Clusters())
     try:
         metadata = await read_own(actor_system, tenant)
     except RemoteError as error:
@@ -206,24 +207,21 @@ def _new_schemas(found: FoundTenant, there: There) -> Iterator[tuple[str, int, S
 async def _register(actor_system: ActorSystem, topic: str, schema: SchemaInfo) -> None:
     """Register each schema without a compatibility check: the other cluster accepted it."""
     name = TopicName.parse(topic)
-    found = await actor_system.call(ActorKey.catalog(), "topic", {"topic": topic})
+    found = await actor_system.request(ActorKey.catalog(), m.Topic(topic))
     key = ActorKey.of_schema_registry(name, found["incarnation"])
-    policies = await actor_system.call(
-        ActorKey.catalog(), "policies", {"topic": topic, "effective": list(POLICIES)}
-    )
+    asked = m.Policies(topic, effective=list(POLICIES))
+    policies = await actor_system.request(ActorKey.catalog(), asked)
     policies |= {AUTO_UPDATE: True, STRATEGY: str(Strategy.ALWAYS_COMPATIBLE)}
     await actor_system.request(key, Register(schema, schema_policies(policies)))
 
 
-async def _pull(
-    actor_system: ActorSystem, scope: Mapping[str, str], clusters: Collection[str]
-) -> None:
-    catalog = ActorKey.catalog()
+async def _pull(actor_system: ActorSystem, scope: m.Policies, clusters: Collection[str]) -> None:
+    catalog, where = ActorKey.catalog(), (scope.topic, scope.namespace)
     if clusters:
         value = json.dumps(sorted(clusters)).encode()
-        await actor_system.call(catalog, "set_policy", {**scope, "name": PULL_FROM, "value": value})
+        await actor_system.request(catalog, m.SetPolicy(PULL_FROM, value, *where))
     else:
-        await actor_system.call(catalog, "remove_policy", {**scope, "name": PULL_FROM})
+        await actor_system.request(catalog, m.RemovePolicy(PULL_FROM, *where))
 
 
 # -- progress ---------------------------------------------------------------------
@@ -240,10 +238,10 @@ class Pulled:
 async def pulled_partitions(actor_system: ActorSystem, tenant: str) -> list[Pulled]:
     """The imported partitions of a tenant. Raises `RemoteError` (NOT_FOUND) if it is unknown."""
     catalog, found = ActorKey.catalog(), []
-    for namespace in await actor_system.call(catalog, "namespaces", {"tenant": tenant}):
-        for topic in await actor_system.call(catalog, "topics", {"namespace": namespace}):
-            named = {"topic": topic["topic"], "effective": [PULL_FROM]}
-            sources = (await actor_system.call(catalog, "policies", named))[PULL_FROM]
+    for namespace in await actor_system.request(catalog, m.Namespaces(tenant)):
+        for topic in await actor_system.request(catalog, m.Topics(namespace)):
+            asked = m.Policies(topic["topic"], effective=[PULL_FROM])
+            sources = (await actor_system.request(catalog, asked))[PULL_FROM]
             if sources:
                 name = TopicName.parse(topic["topic"])
                 found += [
@@ -257,7 +255,7 @@ async def statuses(actor_system: ActorSystem, tenant: str) -> list[dict[str, Any
     """The status of each inbound replicator of a tenant, by partition and cluster. Raises as
     `pulled_partitions`, and what `ActorSystem.call` raises."""
     partitions = await pulled_partitions(actor_system, tenant)
-    answers = await each(partitions, lambda found: actor_system.call(found.key, "pulls"))
+    answers = await each(partitions, lambda found: actor_system.request(found.key, Pulls()))
     return [
         _row(str(found.key.topic_name), cluster, answer.get(cluster))
         for found, answer in zip(partitions, answers, strict=True)
@@ -384,21 +382,21 @@ def _problems(rows: Sequence[Mapping[str, Any]], begun: Mapping[str, int]) -> It
 async def _stop(actor_system: ActorSystem, tenant: str, cluster: str) -> AsyncIterator[str]:
     """Remove the cluster from the policies of the tenant; yields the changed scopes."""
     catalog = ActorKey.catalog()
-    for namespace in await actor_system.call(catalog, "namespaces", {"tenant": tenant}):
-        scopes = [{"namespace": namespace}]
-        for topic in await actor_system.call(catalog, "topics", {"namespace": namespace}):
-            scopes.append({"topic": topic["topic"]})
+    for namespace in await actor_system.request(catalog, m.Namespaces(tenant)):
+        scopes = [m.Policies(namespace=namespace)]
+        for topic in await actor_system.request(catalog, m.Topics(namespace)):
+            scopes.append(m.Policies(topic["topic"]))
         for scope in scopes:
-            sources = (await actor_system.call(catalog, "policies", scope)).get(PULL_FROM)
+            sources = (await actor_system.request(catalog, scope)).get(PULL_FROM)
             if sources and cluster in sources:
                 await _pull(actor_system, scope, set(sources) - {cluster})
-                yield f"stop pulling {next(iter(scope.values()))} from {cluster}"
+                yield f"stop pulling {scope.topic or scope.namespace} from {cluster}"
 
 
 async def _gone(actor_system: ActorSystem, key: ActorKey, cluster: str) -> None:
     """Wait until a partition has no inbound replicator."""
     async with asyncio.timeout(LAST_LOOK_S):
-        while cluster in await actor_system.call(key, "pulls"):
+        while cluster in await actor_system.request(key, Pulls()):
             await asyncio.sleep(_PAUSE_S)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from velaray.actors.machine import Reason
 from velaray.events.ids import TopicName
 from velaray.geo.inbound.inbound_progress import Cursor, MalformedStats, TopicStats, parts
+from velaray.geo.replication.messages import ExportedProgress
 from velaray.geo.replication.remote_admin import RemoteAdmin, path_of
 from velaray.geo.replication.replicator_progress import Progress
 from velaray.geo.replication.replicator_settings import CannotReplicate
@@ -81,13 +82,14 @@ class PulledSubscriptions:
             self._progress.change(new, gone)
         self.rounds += 1
 
-    async def export(self, name: str, since: Any) -> dict[str, Any]:
+    async def export(self, name: str, since: Any) -> ExportedProgress:
         """The progress of a subscription since a token of an earlier call; see `Progress`."""
         now = self._cursors.get(name)
         if now is None:
             raise RemoteError(Reason.NOT_FOUND, f"no subscription {name!r} there")
         properties = self._properties.get(name) or {}
-        return {"token": now, "parts": parts(self._admin.cluster, name, properties, since, now)}
+        found = parts(self._admin.cluster, name, properties, since, now)
+        return {"token": now, "parts": found, "more": False}
 
     async def permits(self) -> int | None:
         """The permits of the replicator there; None if unknown."""

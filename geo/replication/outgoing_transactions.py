@@ -1,4 +1,4 @@
-"""Calls of replicators and coordinators about transactions that go to other clusters.
+"""Requests of replicators and coordinators about transactions that go to other clusters.
 
 See `velaray.actors.partition.outgoing_transactions`.
 """
@@ -18,8 +18,11 @@ from velaray.actors.partition.outgoing_transactions import (
 )
 from velaray.actors.partition.state import PartitionState
 from velaray.actors.runtime import Runtime
-from velaray.broker.partition.geo_replication import Method, OutgoingReplication
+from velaray.broker.partition import messages as partition_messages
+from velaray.broker.partition.geo_replication import Handler, OutgoingReplication
 from velaray.events.ids import Position, TransactionId
+from velaray.geo.replication import messages as m
+from velaray.topology.messages import Message
 from velaray.topology.rpc import RemoteError
 
 ResultT = TypeVar("ResultT")
@@ -29,7 +32,7 @@ AT_ONCE = 1000
 
 
 class Partition(Protocol):
-    """What these calls need of the partition."""
+    """What these requests need of the partition."""
 
     topic: str
     runtime: Runtime[PartitionState]
@@ -39,45 +42,43 @@ class Partition(Protocol):
 
 
 async def name_participants(
-    partition: Partition, replication: OutgoingReplication, args: dict[str, Any]
+    partition: Partition,
+    replication: OutgoingReplication,
+    request: partition_messages.NameParticipants,
 ) -> None:
-    """Store the partitions of a committed transaction whose entries go to the same clusters, and
-    notify replicators. They are durable when this returns."""
-    transaction = TransactionId(args["coordinator"], args["sequence"])
-    await _ask(partition, NameParticipants(transaction, args["clusters"]))
+    """Store the participants, and notify replicators."""
+    transaction = TransactionId(request.coordinator, request.sequence)
+    await _ask(partition, NameParticipants(transaction, request.clusters))
     await partition.read_certain(lambda state: None)  # perhaps there was nothing to write
     replication.tell_transactions()
 
 
-async def committed(partition: Partition, cluster: str, args: dict[str, Any]) -> dict[str, Any]:
-    """The durable transactions for a cluster after number ``after``: number, transaction, offset
-    and position of the last entry, and participants (None until they are known). Also the
-    participants of those ``unnamed`` transactions that are known by now.
+async def committed(
+    partition: Partition, cluster: str, request: m.Committed
+) -> m.CommittedTransactions:
+    """Answer `Committed` of the replicator to a cluster."""
 
-    ``complete`` is the end of the log that these transactions cover; None if there are more.
-    """
-    after, unnamed = args["after"], args["unnamed"]
-
-    def look(state: PartitionState) -> dict[str, Any]:
-        found = list(islice(state.outgoing.after(after, cluster), AT_ONCE))
+    def look(state: PartitionState) -> m.CommittedTransactions:
+        found = list(islice(state.outgoing.after(request.after, cluster), AT_ONCE))
         named = []
-        for number in unnamed:
+        for number in request.unnamed:
             known = state.outgoing.by_number.get(number)
-            if known is not None and known.participants is not None:
-                named.append([number, _topics(partition, known, cluster)])
+            topics = None if known is None else _topics(partition, known, cluster)
+            if topics is not None:
+                named.append((number, topics))
         return {
             "transactions": [
-                [
+                (
                     each.number,
-                    list(each.transaction),
+                    each.transaction,
                     each.last,
-                    list(each.position),
+                    each.position,
                     _topics(partition, each, cluster),
-                ]
+                )
                 for each in found
             ],
             "named": named,
-            "complete": None if len(found) == AT_ONCE else list(_decided(state)),
+            "complete": None if len(found) == AT_ONCE else _decided(state),
         }
 
     return await partition.runtime.read(look)
@@ -107,6 +108,9 @@ async def _ask(partition: Partition, command: NameParticipants | ConfirmReplicat
         raise RemoteError(reply.reason, reply.message)
 
 
-def methods(partition: Partition, replication: OutgoingReplication) -> dict[str, Method]:
-    """The calls about transactions that go to other clusters."""
-    return {"name_participants": partial(name_participants, partition, replication)}
+def handlers(
+    partition: Partition, replication: OutgoingReplication
+) -> dict[type[Message], Handler]:
+    """The requests about transactions that go to other clusters."""
+    named = partial(name_participants, partition, replication)
+    return {partition_messages.NameParticipants: named}

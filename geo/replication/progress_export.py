@@ -19,7 +19,7 @@ from velaray.actors.machine import Reason
 from velaray.actors.partition.origins import NOWHERE, place_before
 from velaray.actors.partition.state import PartitionState
 from velaray.actors.runtime import Runtime
-from velaray.broker.partition.geo_replication import Method
+from velaray.broker.partition.geo_replication import Handler
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.subscription.messages import (
     ExportProgress,
@@ -34,8 +34,9 @@ from velaray.broker.subscription.messages import (
     LocateEntry,
 )
 from velaray.events.ids import Position
+from velaray.geo.replication import messages as m
 from velaray.topology.config import ClusterConfig
-from velaray.topology.messages import ReplyT, Request
+from velaray.topology.messages import Message, ReplyT, Request
 from velaray.topology.rpc import RemoteError, RpcConnectionClosed
 from velaray.wire.replication import REPLICATOR_PREFIX, is_replicated
 from velaray.wire.replication_pb2 import EntryRange, OriginProgress, SubscriptionProgress
@@ -295,16 +296,15 @@ async def _ask(partition: Partition, name: str, request: ExportProgress) -> dict
     return found
 
 
-async def export_progress(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
-    """The progress of ``subscription`` since the token ``since``, for ``cluster``.
+async def export_progress(partition: Partition, request: m.ExportProgress) -> m.ExportedProgress:
+    """Answer `ExportProgress`.
 
-    Returns ``parts`` (each a SubscriptionProgress), ``token``, and ``more``: whether to ask again
-    with that token at once. The parts name only acknowledged entries, never acknowledgements that
-    are pending in a transaction. Raises `RemoteError` (NOT_FOUND) for an unknown subscription, and
-    what `Subscriptions.ask_subscription` raises.
+    The parts name only acknowledged entries, never acknowledgements that are pending in a
+    transaction. Raises `RemoteError` (NOT_FOUND) for an unknown subscription, and what
+    `Subscriptions.ask_subscription` raises.
     """
-    name, cluster, given = args["subscription"], args["cluster"], args.get("since")
-    peers = None if args.get("peers") is None else sorted(args["peers"])
+    name, cluster, given = request.subscription, request.cluster, request.since
+    peers = None if request.peers is None else sorted(request.peers)
     since, before = (None, peers) if given is None else given
     if before != peers:
         since = None  # its entries have positions of another cluster
@@ -322,18 +322,16 @@ async def export_progress(partition: Partition, args: dict[str, Any]) -> dict[st
     return {"token": [since, peers], "parts": parts.take(), "more": more}
 
 
-async def replicated_subscriptions(changes: Changes, args: dict[str, Any]) -> dict[str, list[int]]:
-    """The durable subscriptions whose progress is replicated, each with a version that changes
-    when its progress may have changed. ``all`` includes every one but replicators.
-
-    Doesn't activate passive subscriptions.
-    """
-    return changes.revisions(all_of_them=bool(args.get("all")))
+async def replicated_subscriptions(
+    changes: Changes, request: m.ReplicatedSubscriptions
+) -> dict[str, list[int]]:
+    """Answer `ReplicatedSubscriptions`."""
+    return changes.revisions(all_of_them=request.all)
 
 
-def methods(partition: Partition, changes: Changes) -> dict[str, Method]:
-    """The calls about progress."""
+def handlers(partition: Partition, changes: Changes) -> dict[type[Message], Handler]:
+    """The requests about progress."""
     return {
-        "export_progress": partial(export_progress, partition),
-        "replicated_subscriptions": partial(replicated_subscriptions, changes),
+        m.ExportProgress: partial(export_progress, partition),
+        m.ReplicatedSubscriptions: partial(replicated_subscriptions, changes),
     }

@@ -39,11 +39,15 @@ from velaray.actors.partition.remote_transactions import (
 )
 from velaray.actors.partition.state import PartitionState
 from velaray.actors.runtime import Runtime
-from velaray.broker.partition.geo_replication import Method
+from velaray.broker.actor_messages import Describe
+from velaray.broker.catalog.messages import Topic
+from velaray.broker.partition.geo_replication import Handler
 from velaray.broker.partition.partition_metrics import PartitionMetrics
 from velaray.events.ids import ActorKey, InvalidNameError, Position, TopicName, TransactionId
+from velaray.geo.replication import messages as m
 from velaray.geo.transient import TRANSIENT_ABROAD
 from velaray.topology.actor_system import ActorSystem
+from velaray.topology.messages import Message, ReplyT, Request
 from velaray.topology.rpc import RemoteError, reason_of
 from velaray.wire.replication_pb2 import TransactionsComplete
 
@@ -71,8 +75,8 @@ class Partition(Protocol):
         """Run a coroutine that is cancelled with the partition."""
         ...
 
-    async def call(self, method: str, args: dict[str, Any]) -> Any:
-        """Answer a call as if it came from another actor."""
+    async def handle(self, request: Message) -> Any:
+        """Answer a request as if it came from another actor."""
 
     async def read_certain(self, query: Callable[[Any], ResultT]) -> ResultT:
         """Read the state of the newest activation."""
@@ -166,18 +170,18 @@ class RemoteTransactionSide:
         while (topics := arriving.complete.get(transaction)) is not None:
             telling = self._telling[transaction]
             given_up = transaction in arriving.given_up
-            arrived = {
-                "transaction": list(transaction),
-                "topic": self._partition.topic,
-                "topics": list(topics),
-                "given_up": given_up,
-                "again": telling.heard.is_set(),
-            }
+            arrived = m.ForeignArrived(
+                transaction,
+                self._partition.topic,
+                list(topics),
+                given_up,
+                again=telling.heard.is_set(),
+            )
             try:
                 if len(topics) == 1:
                     await self.end(transaction, commit=not given_up, over=True)
                     return
-                await self._call(topics[0], "foreign_arrived", arrived)
+                await self._request(topics[0], arrived)
             except TRANSIENT_ABROAD as error:
                 telling.error = (
                     f"its deciding partition {topics[0]} doesn't answer: {reason_of(error)}"
@@ -253,12 +257,11 @@ class RemoteTransactionSide:
                 topics = self._partition.runtime.state.arriving.complete.get(transaction)
                 if error.kind != Reason.CONFLICT or topics is None:
                     raise  # else it became complete just now
-        asked = {"transaction": list(transaction), "topics": list(topics)}
         try:
             if len(topics) == 1:
                 commit = transaction not in self._partition.runtime.state.arriving.given_up
             else:
-                commit = await self._call(topics[0], "give_up_kept", asked)
+                commit = await self._request(topics[0], m.GiveUpKept(transaction, list(topics)))
         except RemoteError as error:
             if error.kind != Reason.NOT_FOUND:
                 raise
@@ -308,8 +311,7 @@ class RemoteTransactionSide:
 
     async def _waits(self, topic: str, transaction: TransactionId) -> bool:
         """Whether it is complete at ``topic`` and unfinished."""
-        found: bool = await self._call(topic, "foreign_waits", {"transaction": list(transaction)})
-        return found
+        return await self._request(topic, m.ForeignWaits(transaction))
 
     def _judged(self, transaction: TransactionId, judged: Judged) -> None:
         known = self._kept.get(transaction)
@@ -347,9 +349,8 @@ class RemoteTransactionSide:
             await backoff.wait()
 
     async def _end_at(self, topic: str, transaction: TransactionId, commit: bool) -> None:
-        ended = {"transaction": list(transaction), "commit": commit}
         try:
-            await self._call(topic, "end_foreign", ended)
+            await self._request(topic, m.EndForeign(transaction, commit))
         except TRANSIENT_ABROAD as error:
             deleted = isinstance(error, RemoteError) and error.kind == Reason.NOT_FOUND
             if not deleted:
@@ -361,20 +362,21 @@ class RemoteTransactionSide:
 
     async def _wake(self, topic: str) -> None:
         with suppress(*TRANSIENT_ABROAD):
-            await self._call(topic, "describe", {})
+            await self._request(topic, Describe())
 
-    async def _call(self, topic: str, method: str, args: dict[str, Any]) -> Any:
-        """Call a partition. Raises what calls raise; NOT_FOUND if there is none."""
+    async def _request(self, topic: str, request: Request[ReplyT]) -> ReplyT:
+        """Ask a partition. Raises what requests raise; NOT_FOUND if there is none."""
         if topic == self._partition.topic:
-            return await self._partition.call(method, args)
+            own: ReplyT = await self._partition.handle(request)
+            return own
         actor_system = self._partition.actor_system
         async with self._room:
             key = self._keys.get(topic)
             if key is None or actor_system.shared_rpc(key) is None:  # a connected partition exists
-                found = await actor_system.call(ActorKey.catalog(), "topic", {"topic": topic})
+                found = await actor_system.request(ActorKey.catalog(), Topic(topic))
                 key = ActorKey.of_partition(TopicName.parse(topic), found["incarnation"])
                 self._keys[topic] = key
-            return await actor_system.call(key, method, args)
+            return await actor_system.request(key, request)
 
     async def _ask(self, command: Any) -> Any:
         reply = await self._partition.runtime.ask(command)
@@ -415,54 +417,52 @@ def _completions(cluster: str, payload: bytes, here: str) -> Iterable[Completion
         raise RemoteError(Reason.INVALID, problem) from error
 
 
-# -- calls -----------------------------------------------------------------------------
+# -- requests --------------------------------------------------------------------------
 
 
-def _transaction(args: dict[str, Any]) -> TransactionId:
-    return TransactionId(*args["transaction"])
+async def remote_arrived(side: RemoteTransactionSide, request: m.ForeignArrived) -> None:
+    """Answer `ForeignArrived`."""
+    await side.arrived(
+        TransactionId(*request.transaction),
+        request.topic,
+        request.topics,
+        given_up=request.given_up,
+        again=request.again,
+    )
 
 
-async def remote_arrived(side: RemoteTransactionSide, args: dict[str, Any]) -> None:
-    """Call to a deciding partition: a transaction is complete at a partition."""
-    verdict = {"given_up": args["given_up"], "again": args["again"]}
-    topic, topics = args["topic"], args["topics"]
-    await side.arrived(_transaction(args), topic, topics, **verdict)
-
-
-async def remote_waits(partition: Partition, args: dict[str, Any]) -> bool:
-    """Whether a transaction is complete here and waits for its verdict."""
-    transaction = _transaction(args)
+async def remote_waits(partition: Partition, request: m.ForeignWaits) -> bool:
+    """Answer `ForeignWaits`."""
+    transaction = TransactionId(*request.transaction)
     return await partition.read_certain(lambda state: transaction in state.arriving.complete)
 
 
-async def end_remote(side: RemoteTransactionSide, args: dict[str, Any]) -> None:
-    """The verdict of the deciding partition."""
-    await side.end(_transaction(args), commit=args["commit"], over=True)
+async def end_remote(side: RemoteTransactionSide, request: m.EndForeign) -> None:
+    """Answer `EndForeign`."""
+    await side.end(TransactionId(*request.transaction), commit=request.commit, over=True)
 
 
-async def give_up_kept(side: RemoteTransactionSide, args: dict[str, Any]) -> bool:
-    """Call to a deciding partition: give up unless released; returns whether released."""
-    return await side.give_up_kept(_transaction(args), args["topics"])
+async def give_up_kept(side: RemoteTransactionSide, request: m.GiveUpKept) -> bool:
+    """Answer `GiveUpKept`."""
+    return await side.give_up_kept(TransactionId(*request.transaction), request.topics)
 
 
-async def settle_remote(side: RemoteTransactionSide, args: dict[str, Any]) -> dict[str, str]:
-    """Report all complete transactions; returns the failed reports with their errors."""
+async def settle_remote(side: RemoteTransactionSide, request: m.SettleForeign) -> dict[str, str]:
+    """Answer `SettleForeign`."""
     return await side.settle()
 
 
-async def give_up_remote(side: RemoteTransactionSide, args: dict[str, Any]) -> dict[str, int]:
-    """Give up all transactions of ``cluster`` (none: of any) that can't be released: how many
-    were ``given_up``, and ``released`` all the same."""
-    return await side.give_up(args.get("cluster"))
+async def give_up_remote(side: RemoteTransactionSide, request: m.GiveUpForeign) -> dict[str, int]:
+    """Answer `GiveUpForeign`."""
+    return await side.give_up(request.cluster)
 
 
 async def remote_transactions_of(
-    partition: Partition, side: RemoteTransactionSide, args: dict[str, Any]
-) -> dict[str, Any]:
-    """The state of other clusters' transactions here: the incomplete ones, the complete ones that
-    wait for their deciding partition, and those that this partition decides."""
+    partition: Partition, side: RemoteTransactionSide, request: m.ForeignTransactions
+) -> dict[str, list[dict[str, Any]]]:
+    """Answer `ForeignTransactions`."""
 
-    def look(state: PartitionState) -> dict[str, Any]:
+    def look(state: PartitionState) -> dict[str, list[dict[str, Any]]]:
         arriving = state.arriving
         ongoing = [each for each in state.transactions.ongoing if is_remote(each)]
         return {
@@ -485,14 +485,14 @@ async def remote_transactions_of(
     return await partition.runtime.read(look)
 
 
-def methods(partition: Partition, side: RemoteTransactionSide) -> dict[str, Method]:
-    """The calls about transactions of other clusters."""
+def handlers(partition: Partition, side: RemoteTransactionSide) -> dict[type[Message], Handler]:
+    """The requests about transactions of other clusters."""
     return {
-        "foreign_arrived": partial(remote_arrived, side),
-        "foreign_waits": partial(remote_waits, partition),
-        "end_foreign": partial(end_remote, side),
-        "give_up_kept": partial(give_up_kept, side),
-        "settle_foreign": partial(settle_remote, side),
-        "give_up_foreign": partial(give_up_remote, side),
-        "foreign_transactions": partial(remote_transactions_of, partition, side),
+        m.ForeignArrived: partial(remote_arrived, side),
+        m.ForeignWaits: partial(remote_waits, partition),
+        m.EndForeign: partial(end_remote, side),
+        m.GiveUpKept: partial(give_up_kept, side),
+        m.SettleForeign: partial(settle_remote, side),
+        m.GiveUpForeign: partial(give_up_remote, side),
+        m.ForeignTransactions: partial(remote_transactions_of, partition, side),
     }

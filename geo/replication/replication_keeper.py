@@ -19,9 +19,21 @@ from velaray.broker.partition import fencing
 from velaray.broker.partition.fencing import superseded_if_fenced
 from velaray.broker.topic_policies import TopicPolicies
 from velaray.client.retry import Backoff
+from velaray.geo.replication import messages as m
 from velaray.geo.replication import outgoing_transactions
 from velaray.geo.replication.outgoing_transactions import committed, confirm_replicated
+from velaray.geo.replication.replicator_messages import (
+    FROM_REPLICATOR,
+    ProgressNews,
+    Replicate,
+    ReplicatorState,
+    Rest,
+    SendMarker,
+    Status,
+    TransactionNews,
+)
 from velaray.geo.replication.replicator_settings import Remote
+from velaray.topology.messages import Message, Request
 from velaray.topology.metrics import Received
 from velaray.topology.rpc import RemoteError, RpcConnection
 from velaray.topology.transient import TRANSIENT_OR_STORE
@@ -56,8 +68,8 @@ class Partition(fencing.Partition, outgoing_transactions.Partition, Protocol):
         """Run a coroutine that is cancelled with the partition."""
         ...
 
-    async def call(self, method: str, args: dict[str, Any]) -> Any:
-        """Answer a call as if it came from another actor."""
+    async def handle(self, request: Message) -> Any:
+        """Answer a request as if it came from another actor."""
 
 
 class Keeper(Protocol):
@@ -68,15 +80,16 @@ class Keeper(Protocol):
         `RemoteError`."""
 
     async def tell(self, rpc_connection: RpcConnection, remote: Remote) -> None:
-        """Send it its settings. Raises what `RpcConnection.request` raises."""
+        """Send it its settings. Raises what `RpcConnection.ask` raises."""
 
-    async def answer(self, cluster: str, method: str, args: dict[str, Any]) -> Any:
-        """Answer a request of the replicator of a cluster. Raises what the partition's call
-        raises, and `RemoteError` for an unknown method."""
+    async def answer(self, cluster: str, request: Request[Any]) -> Any:
+        """Answer a request of the replicator of a cluster. Raises `RemoteError`."""
 
 
 class Kept:
     """One replicator, from the partition's side."""
+
+    accepts = FROM_REPLICATOR
 
     def __init__(
         self, keeper: Keeper, remote: Remote, backoff: Backoff, *, earliest: bool = False
@@ -86,7 +99,7 @@ class Kept:
         self.quiet = False
         self.connected = False
         self.rpc_connection: RpcConnection | None = None
-        self.told: dict[str, Any] = {}
+        self.told: dict[str, list[int]] = {}
         self._keeper = keeper
         self._backoff = backoff
         self._news = asyncio.Event()
@@ -124,7 +137,7 @@ class Kept:
             if not rpc_connection.closed:
                 await self._keeper.tell(rpc_connection, self.remote)
 
-    def follow(self, revisions: Mapping[str, Any]) -> None:
+    def follow(self, revisions: Mapping[str, list[int]]) -> None:
         """Set the versions of the subscriptions to export, and send those that changed."""
         changed = {
             name: revision
@@ -134,16 +147,23 @@ class Kept:
         gone = [name for name in self.told if name not in revisions]
         if self.rpc_connection is not None and (changed or gone):
             self.told = dict(revisions)
-            self.rpc_connection.notify("progress", {"changed": changed, "gone": gone})
+            self.rpc_connection.tell(ProgressNews(changed, gone))
+
+    async def answer(self, rpc_connection: RpcConnection, request: Request[Any]) -> Any:
+        """See `ReplicationKeeper.answer`."""
+        return await self._keeper.answer(self.remote.name, request)
+
+    def receive(self, rpc_connection: RpcConnection, notice: Message) -> None:
+        """Note the replicator's state."""
+        if isinstance(notice, ReplicatorState):
+            self.quiet, self.connected = notice.quiet, notice.connected
 
     async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
-        """See `ReplicationKeeper.answer`."""
-        return await self._keeper.answer(self.remote.name, method, args)
+        """Refuse a request by name: replicators send none."""
+        raise RemoteError(Reason.NOT_ALLOWED, "a partition answers no requests by name here")
 
     def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
-        """``state``: whether it is idle, and whether it is connected."""
-        if method == "state":
-            self.quiet, self.connected = args
+        """Ignore an untyped notice: replicators send none."""
 
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
         """Reconnect to the replicator or its next activation."""
@@ -257,10 +277,10 @@ class ReplicationKeeper:
         return rpc_connection
 
     async def tell(self, rpc_connection: RpcConnection, remote: Remote) -> None:
-        """Send a replicator its settings. Raises what `RpcConnection.request` raises."""
+        """Send a replicator its settings. Raises what `RpcConnection.ask` raises."""
         epoch = self._partition.runtime.journal.epoch
         with superseded_if_fenced(self._partition):
-            await rpc_connection.request("replicate", [epoch, remote.told()])
+            await rpc_connection.ask(Replicate(epoch, remote))
 
     # -- progress of subscriptions -----------------------------------------------------
 
@@ -278,24 +298,20 @@ class ReplicationKeeper:
                 ]
                 if wanting:
                     with suppress(*TRANSIENT_OR_STORE):  # the next round asks again
-                        found = await self._ask("replicated_subscriptions", {"all": all_of_them})
+                        asked = m.ReplicatedSubscriptions(all_of_them)
+                        found = await self._partition.handle(asked)
                         for kept in wanting:
                             kept.follow(found)
 
-    async def answer(self, cluster: str, method: str, args: dict[str, Any]) -> Any:
-        """``export_progress``: what is new of a subscription; ``committed``, ``replicated``: see
-        `velaray.geo.replication.outgoing_transactions`."""
-        match method:
-            case "export_progress":
-                return await self._ask(method, args)
-            case "committed":
-                return await committed(self._partition, cluster, args)
-            case "replicated":
-                return await confirm_replicated(self._partition, cluster, args["numbers"])
-        raise RemoteError(Reason.NOT_ALLOWED, f"a partition has no method {method!r} here")
-
-    async def _ask(self, method: str, args: dict[str, Any]) -> Any:
-        return await self._partition.call(method, args)
+    async def answer(self, cluster: str, request: Request[Any]) -> Any:
+        """Answer a request of the replicator of a cluster. Raises what the partition's `handle`
+        raises."""
+        match request:
+            case m.Committed():
+                return await committed(self._partition, cluster, request)
+            case m.Replicated(numbers):
+                return await confirm_replicated(self._partition, cluster, numbers)
+        return await self._partition.handle(request)
 
     # -- markers -----------------------------------------------------------------------
 
@@ -313,13 +329,13 @@ class ReplicationKeeper:
         replaces a waiting marker of the same ``key``, and is lost if the replicator stops."""
         kept = self._kept.get(cluster)
         if kept is not None and kept.rpc_connection is not None:
-            kept.rpc_connection.notify("marker", [key, int(kind), payload, behind])
+            kept.rpc_connection.tell(SendMarker(key, kind, payload, behind))
 
     def tell_transactions(self) -> None:
         """Notify replicators of news about transactions that go to other clusters."""
         for kept in self._kept.values():
             if kept.rpc_connection is not None:
-                kept.rpc_connection.notify("transactions", None)
+                kept.rpc_connection.tell(TransactionNews())
 
     # -- status ---------------------------------------------------------------
 
@@ -334,10 +350,7 @@ class ReplicationKeeper:
         if kept is None or kept.rpc_connection is None:
             return None
         with suppress(*TRANSIENT_OR_STORE):
-            found: dict[str, Any] | None = await kept.rpc_connection.request(
-                "status", {}, STATUS_TIMEOUT_S
-            )
-            return found
+            return await kept.rpc_connection.ask(Status(), STATUS_TIMEOUT_S)
         return None
 
     def count_received(self, name: str, messages: int, size: int) -> None:
@@ -374,7 +387,7 @@ class ReplicationKeeper:
         self._closed = True
         for kept in self._kept.values():
             if kept.rpc_connection is not None:
-                kept.rpc_connection.notify("rest", None)
+                kept.rpc_connection.tell(Rest())
 
 
 def _rate(found: Mapping[str, int] | None) -> tuple[float, float]:

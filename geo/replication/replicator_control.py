@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 from velaray.actors.runtime import Runtime
 from velaray.events.ids import ActorKey
+from velaray.geo.replication import replicator_messages as m
+from velaray.geo.replication.messages import ExportedProgress, ExportProgress
 from velaray.geo.replication.partition_activation import PartitionActivation
 from velaray.geo.replication.replicator import Replicator
 from velaray.geo.replication.replicator_ends import Pushing
@@ -15,8 +17,8 @@ from velaray.geo.replication.replicator_intake import Permits
 from velaray.geo.replication.replicator_settings import Remote
 from velaray.geo.replication.replicator_transactions import Transactions
 from velaray.topology.actor_system import FIRST_BACKOFF_S, ActorSystem
+from velaray.topology.messages import Message, ReplyT, Request
 from velaray.topology.rpc import RpcConnection, RpcConnectionClosed
-from velaray.wire.replication import Marker
 
 UNLOADED_S = 3.0
 """Delay before a partition that stopped in good order is activated again for work that is left:
@@ -51,7 +53,7 @@ class ReplicatorControl:
         self.replicator: Replicator | None = None
         self._transactions: Transactions | None = None
         self._running: asyncio.Task[None] | None = None
-        self._told_state: list[bool] | None = None
+        self._told_state: m.ReplicatorState | None = None
         self._lives = 0
 
     @property
@@ -92,26 +94,21 @@ class ReplicatorControl:
         self.replicator, self._transactions = replicator, transactions
         self._running = subscription.spawn(replicator.run())
 
-    async def _export(self, name: str, since: Any) -> dict[str, Any]:
+    async def _export(self, name: str, since: Any) -> ExportedProgress:
         """Request new progress of a subscription from the partition."""
-        if self._rpc_connection is None or self.replicator is None:
+        if self.replicator is None:
             raise RpcConnectionClosed("the partition isn't connected")
         remote = self.replicator.remote
-        args = {
-            "subscription": name,
-            "cluster": remote.name,
-            "since": since,
-            # Entries from other clusters are forwarded as if they had been published here.
-            "peers": [] if remote.everything else None,
-        }
-        found: dict[str, Any] = await self._rpc_connection.request("export_progress", args)
-        return found
+        # To get everything, entries from other clusters are sent as if they had been published
+        # here.
+        peers: list[str] | None = [] if remote.everything else None
+        return await self._ask(ExportProgress(name, remote.name, since, peers))
 
-    async def _ask(self, method: str, args: dict[str, Any]) -> Any:
-        """Send the partition a request about transactions."""
+    async def _ask(self, request: Request[ReplyT]) -> ReplyT:
+        """Send the partition a request."""
         if self._rpc_connection is None:
             raise RpcConnectionClosed("the partition isn't connected")
-        return await self._rpc_connection.request(method, args)
+        return await self._rpc_connection.ask(request)
 
     async def _cursor(self) -> int:
         return int(await self._subscription.runtime.read(lambda state: state.cursor.acked_before))
@@ -122,23 +119,25 @@ class ReplicatorControl:
 
     def _tell(self) -> None:
         replicator = self.replicator
-        state = [False, False] if replicator is None else [replicator.quiet, replicator.connected]
+        state = m.ReplicatorState(False, False)
+        if replicator is not None:
+            state = m.ReplicatorState(replicator.quiet, replicator.connected)
         if self._rpc_connection is not None and state != self._told_state:
             self._told_state = state
-            self._rpc_connection.notify("state", state)
+            self._rpc_connection.tell(state)
 
-    def on_notice(self, method: str, args: Any) -> None:
-        """Handle a notice of the controlling connection: ``rest``, ``progress``, ``marker`` or
-        ``transactions``."""
-        if method == "rest":
-            self.lose(lost=False)
-        elif method == "progress" and self.replicator is not None:
-            self.replicator.side_work.progress.change(args["changed"], args["gone"])
-        elif method == "marker" and self.replicator is not None:
-            key, kind, payload, behind = args
-            self.replicator.side_work.markers.put(key, Marker(kind), payload, behind)
-        elif method == "transactions" and self._transactions is not None:
-            self._transactions.news()
+    def receive(self, notice: Message) -> None:
+        """Handle a notice of the controlling connection."""
+        replicator = self.replicator
+        match notice:
+            case m.Rest():
+                self.lose(lost=False)
+            case m.ProgressNews(changed, gone) if replicator is not None:
+                replicator.side_work.progress.change(changed, gone)
+            case m.SendMarker(key, kind, payload, behind) if replicator is not None:
+                replicator.side_work.markers.put(key, kind, payload, behind)
+            case m.TransactionNews() if self._transactions is not None:
+                self._transactions.news()
 
     def lose(self, *, lost: bool) -> None:
         """Stop replicating. Activate the partition again if the connection is ``lost``, or if work

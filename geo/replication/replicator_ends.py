@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from velaray.actors.machine import Reason
+from velaray.broker.catalog.messages import MeetCluster, Topic
 from velaray.broker.schema_registry.schema_calls import find_schema, info_of
 from velaray.client.lookup import Lookup
 from velaray.events.ids import ActorKey
@@ -89,12 +90,12 @@ class Pushing(Ends):
     async def meet(self, target: Target) -> None:
         """See `Ends`. Raises what requests raise."""
         if data_id := data_id_in(target.server_version):
-            told = {"cluster": self.remote.name, "data_id": data_id}
-            await self.actor_system.call(ActorKey.catalog(), "meet_cluster", told)
+            met = MeetCluster(self.remote.name, data_id)
+            await self.actor_system.request(ActorKey.catalog(), met)
 
     async def _prepare(self, lookup: Lookup) -> None:
         topic = self.key.topic_name.topic
-        found = await self.actor_system.call(ActorKey.catalog(), "topic", {"topic": str(topic)})
+        found = await self.actor_system.request(ActorKey.catalog(), Topic(str(topic)))
         await ensure_topic(lookup, self.remote, topic, found["partitions"])
 
     async def schema(self, version: bytes) -> pb.Schema:

@@ -15,6 +15,7 @@ from typing import Any
 
 from velaray.actors.machine import Reason
 from velaray.client.retry import Backoff
+from velaray.geo.replication.messages import ExportedProgress
 from velaray.geo.transient import TRANSIENT_ABROAD
 from velaray.topology.rpc import RemoteError, reason_of
 
@@ -23,8 +24,8 @@ logger = logging.getLogger("velaray")
 AT_ONCE = 8
 """The most concurrent subscriptions, and the most concurrent parts of one."""
 
-Export = Callable[[str, Any], Awaitable[dict[str, Any]]]
-"""New progress of a subscription since a token, the next token, and whether there is more."""
+Export = Callable[[str, Any], Awaitable[ExportedProgress]]
+"""New progress of a subscription since a token."""
 Send = Callable[[bytes], Awaitable[None]]
 """Sends a part; it is durable in the other cluster when this returns."""
 
@@ -116,7 +117,7 @@ class Progress:
                 found = await export(name, followed.token)
                 await _send_all(found["parts"], send)
                 followed.token = found["token"]
-                if not found.get("more"):
+                if not found["more"]:
                     break
         except TRANSIENT_ABROAD as error:
             if isinstance(error, RemoteError) and error.kind == Reason.NOT_FOUND:
@@ -131,7 +132,7 @@ class Progress:
 
 async def _send_all(parts: Sequence[bytes], send: Send) -> None:
     for first in range(0, len(parts), AT_ONCE):
-        sending = [send(bytes(part)) for part in parts[first : first + AT_ONCE]]
+        sending = [send(part) for part in parts[first : first + AT_ONCE]]
         results = await asyncio.gather(*sending, return_exceptions=True)
         for error in results:
             if error is not None:

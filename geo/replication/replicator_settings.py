@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from velaray.events.portable import PortableError
 
@@ -36,23 +34,3 @@ class Remote:
     rate: tuple[float, float] = (0.0, 0.0)
     others: tuple[str, ...] = ()
     everything: bool = False
-
-    @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Remote:
-        """Parse the result of `told`."""
-        return cls(**{**told, "rate": tuple(told["rate"]), "others": tuple(told["others"])})
-
-    def told(self) -> dict[str, Any]:
-        """The form for an RPC connection."""
-        return {
-            "name": self.name,
-            "service_url": self.service_url,
-            "admin_url": self.admin_url,
-            "token": self.token,
-            "progress": self.progress,
-            "all_subscriptions": self.all_subscriptions,
-            "ttl_ms": self.ttl_ms,
-            "rate": list(self.rate),
-            "others": list(self.others),
-            "everything": self.everything,
-        }

@@ -14,11 +14,13 @@ import logging
 from bisect import insort
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 from velaray.client.retry import Backoff
 from velaray.events.ids import Position, TransactionId
+from velaray.geo.replication.messages import Committed, Replicated
 from velaray.geo.transient import TRANSIENT_ABROAD
+from velaray.topology.messages import ReplyT, Request
 from velaray.topology.rpc import reason_of
 from velaray.wire.replication_pb2 import TransactionComplete, TransactionsComplete
 
@@ -30,12 +32,17 @@ LOOK_S = 1.0
 """The interval between looks for skipped entries, which are never confirmed."""
 NOWHERE = Position(-1, -1)
 
-Ask = Callable[[str, dict[str, Any]], Awaitable[Any]]
-"""Sends the partition a request."""
 Cursor = Callable[[], Awaitable[int]]
 """The offset up to which the replicator has acknowledged."""
 Send = Callable[[bytes], Awaitable[None]]
 """Sends `TransactionsComplete`; it is durable in the other cluster when this returns."""
+
+
+class Ask(Protocol):
+    """Sends the partition a request."""
+
+    async def __call__(self, request: Request[ReplyT]) -> ReplyT:
+        """Return the answer. Raises what `RpcConnection.ask` raises."""
 
 
 @dataclass(slots=True)
@@ -87,10 +94,9 @@ class Transactions:
             before = len(self._known)
             complete = None
             while complete is None:
-                args = {"after": self._newest, "unnamed": list(self._unnamed)}
-                found = await self._ask("committed", args)
-                for number, topics in found["named"]:
-                    self._unnamed.pop(number).topics = topics
+                found = await self._ask(Committed(self._newest, list(self._unnamed)))
+                for number, named in found["named"]:
+                    self._unnamed.pop(number).topics = named
                 for number, transaction, last, position, topics in found["transactions"]:
                     self._take(
                         Outgoing(
@@ -137,7 +143,7 @@ class Transactions:
                 if due:
                     if send is not None:
                         await send(_message(due))
-                    await self._ask("replicated", {"numbers": [each.number for each in due]})
+                    await self._ask(Replicated([each.number for each in due]))
                     self._forget(due)
             except TRANSIENT_ABROAD as error:
                 self.reason = reason_of(error)

@@ -11,7 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 from velaray.actors.machine import Reason
+from velaray.broker.catalog.messages import SetHome, TenantObjects
 from velaray.events.ids import ActorKey
+from velaray.geo.replication.messages import ExportProgress, GiveUpForeign, SettleForeign
+from velaray.geo.tenant_migration import messages as m
 from velaray.geo.tenant_migration.asking import ask_catalog, partition_of, partitions_of
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.fan_out import each
@@ -25,10 +28,10 @@ async def fail_over(actor_system: ActorSystem, tenant: str, lost: str | None) ->
     Repeating it changes nothing more, and returns the state by then. ``lost`` defaults to the
     tenant's home, if another cluster is known as that. Raises `RemoteError`: NOT_FOUND if the
     tenant isn't here, INVALID if the lost cluster is unknown or this one; and what
-    `ActorSystem.call` raises: then the failover may have been decided, and the call should be
+    `ActorSystem.request` raises: then the failover may have been decided, and the call should be
     repeated.
     """
-    here = await ask_catalog(actor_system, "tenant_objects", tenant=tenant)
+    here = await ask_catalog(actor_system, TenantObjects(tenant))
     if not here["tenant"]:
         raise RemoteError(Reason.NOT_FOUND, f"no tenant {tenant!r}: nothing of it was replicated")
     lost = lost or here["home"]
@@ -36,10 +39,10 @@ async def fail_over(actor_system: ActorSystem, tenant: str, lost: str | None) ->
         problem = f"this cluster is the home of tenant {tenant} already"
         named = f"no other cluster {lost!r} is known" if lost else problem
         raise RemoteError(Reason.INVALID, f"{named}: name the lost cluster")
-    await ask_catalog(actor_system, "set_home", tenant=tenant, cluster=actor_system.config.name)
+    await ask_catalog(actor_system, SetHome(tenant, actor_system.config.name))
     keys = await partitions_of(actor_system, here["topics"])
     # Release complete transactions first: passive partitions may not have reported theirs.
-    await each(keys, lambda key: actor_system.call(key, "settle_foreign", {}))
+    await each(keys, lambda key: actor_system.request(key, SettleForeign()))
     return {
         "tenant": tenant,
         "lost": lost,
@@ -54,26 +57,25 @@ async def received(
     """What a partition has from another cluster: the ``newest`` position that arrived, and each
     subscription's acknowledgements by positions there, as SubscriptionProgress.
 
-    Raises `RemoteError`, and what `ActorSystem.call` raises.
+    Raises `RemoteError`, and what `ActorSystem.request` raises.
     """
     key = await partition_of(actor_system, tenant, topic)
-    await actor_system.call(key, "settle_progress", {})
-    extent = await actor_system.call(key, "extent", {})
+    await actor_system.request(key, m.SettleProgress())
+    extent = await actor_system.request(key, m.Extent())
     told: dict[str, list[bytes]] = {}
     for subscription in extent["subscriptions"]:
-        since, more, parts = None, True, []
+        since, more, parts = None, True, told.setdefault(subscription, [])
         while more:
-            asked = {"cluster": f"who lost {cluster}", "subscription": subscription}
-            answer = await actor_system.call(key, "export_progress", {**asked, "since": since})
+            asked = ExportProgress(subscription, f"who lost {cluster}", since)
+            answer = await actor_system.request(key, asked)
             since, more = answer["token"], answer["more"]
             parts += answer["parts"]
-        told[subscription] = [bytes(part) for part in parts]
     origins = await actor_system.call(key, "origins", {})
     return {"newest": origins.get(cluster), "subscriptions": told}
 
 
 async def _take_over(actor_system: ActorSystem, key: ActorKey, lost: str) -> dict[str, Any]:
     adopted = await actor_system.call(key, "adopt_producers", {"rows": [], "origin": lost})
-    transactions = await actor_system.call(key, "give_up_foreign", {"cluster": lost})
-    report: dict[str, Any] = await actor_system.call(key, "failover_report", {"cluster": lost})
+    transactions = await actor_system.request(key, GiveUpForeign(lost))
+    report = await actor_system.request(key, m.FailoverReport(lost))
     return {**report, "producers": adopted, "transactions": transactions}

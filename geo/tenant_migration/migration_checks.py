@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from velaray.actors.machine import Reason
+from velaray.broker.catalog import messages as m
 from velaray.geo.tenant_migration.asking import ask_catalog, partitions_of
+from velaray.geo.tenant_migration.messages import Extent
 from velaray.geo.tenant_migration.migration_target import RestTarget
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.fan_out import each
@@ -35,20 +37,20 @@ class Examination:
         return asdict(self)
 
 
-async def examine(actor_system: ActorSystem, asked: Mapping[str, Any]) -> Examination:
-    """Check whether a tenant can migrate as ``asked`` of `begin_migration`, without changes.
+async def examine(actor_system: ActorSystem, asked: m.MayBeginMigration) -> Examination:
+    """Check whether a tenant can migrate as ``asked``, without changes.
 
     Raises `RemoteError` if the catalog or the other cluster refuses it, `Unreachable` if the other
     cluster doesn't answer.
     """
-    tenant, cluster = asked["tenant"], asked["target"]
-    await ask_catalog(actor_system, "may_begin_migration", **asked)
-    facts = await ask_catalog(actor_system, "reach_cluster", cluster=cluster)
+    tenant, cluster = asked.tenant, asked.target
+    await ask_catalog(actor_system, asked)
+    facts = await ask_catalog(actor_system, m.ReachCluster(cluster))
     there = await RestTarget(cluster, facts, actor_system.config.name, tenant).look()
-    here = await ask_catalog(actor_system, "tenant_objects", tenant=tenant)
+    here = await ask_catalog(actor_system, m.TenantObjects(tenant))
     keys = await partitions_of(actor_system, here["topics"])
-    extents = await each(keys, lambda key: actor_system.call(key, "extent", {}))
-    named = await ask_catalog(actor_system, "named_clusters", tenant=tenant)
+    extents = await each(keys, lambda key: actor_system.request(key, Extent()))
+    named = await ask_catalog(actor_system, m.NamedClusters(tenant))
     names = [str(key.topic_name) for key in keys]
     return Examination(
         len(here["namespaces"]),
@@ -68,13 +70,14 @@ async def examine(actor_system: ActorSystem, asked: Mapping[str, Any]) -> Examin
     )
 
 
-async def begin(actor_system: ActorSystem, asked: Mapping[str, Any]) -> None:
+async def begin(actor_system: ActorSystem, asked: m.MayBeginMigration) -> None:
     """Begin a migration if there is no obstacle. Raises as `examine`, and `RemoteError`
     (CONFLICT) that names the obstacles."""
     found = await examine(actor_system, asked)
     if found.problems:
         raise RemoteError(Reason.CONFLICT, "; ".join(found.problems))
-    await ask_catalog(actor_system, "begin_migration", **asked, found=list(found.found))
+    who = asked.tenant, asked.target, asked.progress, asked.max_lag
+    await ask_catalog(actor_system, m.BeginMigration(*who, found.found))
 
 
 def _some(names: Sequence[str]) -> str:

@@ -8,8 +8,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from velaray.actors.machine import Reason
+from velaray.broker.catalog.messages import ReachCluster
+from velaray.broker.catalog.migrations import Ask
 from velaray.client.admin import AdminError, Unavailable
-from velaray.geo.tenant_migration.migration_driver import Ask, Copy, Driver
+from velaray.geo.tenant_migration.migration_driver import Copy, Driver
 from velaray.geo.tenant_migration.migration_target import RestTarget
 from velaray.geo.tenant_migration.tenant_copy import MetadataConflict, admin_of, look_at, plan
 from velaray.geo.tenant_migration.tenant_metadata import read_tenant
@@ -24,7 +26,7 @@ async def make_driver(
 ) -> Driver:
     """The driver of ``migration``, which the catalog describes."""
     cluster, tenant = migration["target"], migration["tenant"]
-    facts = await catalog("reach_cluster", {"cluster": cluster})
+    facts = await catalog(ReachCluster(cluster))
     target = RestTarget(cluster, facts, actor_system.config.name, tenant, migration["number"])
     return Driver(actor_system, catalog, migration, target, copier(actor_system, facts, tenant))
 

@@ -15,10 +15,14 @@ from velaray.actors.catalog.migration_state import Ending, Phase
 from velaray.actors.catalog.state import Progress
 from velaray.actors.machine import Reason
 from velaray.actors.partition.remote_transactions import is_remote
+from velaray.broker.catalog.messages import AdvanceMigration, Namespaces, Topics
+from velaray.broker.catalog.migrations import Ask
 from velaray.broker.coordinator import messages as coordinator_messages
 from velaray.broker.garbage_collection.topic_deletion import delete_namespace
 from velaray.client.retry import Backoff
 from velaray.events.ids import ActorKey, TopicName, TransactionId
+from velaray.geo.replication.messages import ExportProgress, GiveUpForeign, Replication
+from velaray.geo.tenant_migration import messages as m
 from velaray.geo.tenant_migration.asking import unless_gone
 from velaray.geo.tenant_migration.migration_target import Target
 from velaray.topology.actor_system import ActorSystem, Unreachable
@@ -42,7 +46,6 @@ STUCK_S = 10.0
 _SHORT_S = 0.02
 _LONG_S = 0.5
 
-Ask = Callable[[str, dict[str, Any]], Awaitable[Any]]
 Copy = Callable[[bool], Awaitable[None]]
 """Copies the metadata of the tenant to the other cluster; ``settled`` means that it no longer
 changes here."""
@@ -94,8 +97,7 @@ class Driver:
 
     async def _advance(self, phase: Phase) -> None:
         number, tenant = self.migration["number"], self.migration["tenant"]
-        args = {"tenant": tenant, "number": number, "phase": str(phase)}
-        await self.catalog("advance_migration", args)
+        await self.catalog(AdvanceMigration(tenant, number, phase))
 
     def _backoff(self) -> Backoff:
         return self.actor_system.backoff(_SHORT_S, _LONG_S)
@@ -129,13 +131,14 @@ class Driver:
         keys = await self._partitions()
         await each(keys, self._hand_over)
         self._wait_for("the last acknowledgements")
-        await each(keys, lambda key: self.actor_system.call(key, "be_quiet", {}), QUIET_AT_ONCE)
+        quiet = m.BeQuiet()
+        await each(keys, lambda key: self.actor_system.request(key, quiet), QUIET_AT_ONCE)
         await self._advance(Phase.FENCED)
 
     async def _is_close(self) -> bool:
         cluster, detail = self.migration["target"], self.detail
         keys = await self._partitions()
-        found = await each(keys, lambda key: self.actor_system.call(key, "replication", {}))
+        found = await each(keys, lambda key: self.actor_system.request(key, Replication()))
         rows = [row.get(cluster) for row in found]
         detail.partitions = len(keys)
         detail.lag = sum(row["backlog"] for row in rows if row)
@@ -153,8 +156,8 @@ class Driver:
     async def _partitions(self) -> list[ActorKey]:
         """All partitions of the tenant."""
         found: list[ActorKey] = []
-        for namespace in await self.catalog("namespaces", {"tenant": self.migration["tenant"]}):
-            for topic in await self.catalog("topics", {"namespace": namespace}):
+        for namespace in await self.catalog(Namespaces(self.migration["tenant"])):
+            for topic in await self.catalog(Topics(namespace)):
                 name, incarnation = TopicName.parse(topic["topic"]), topic["incarnation"]
                 found += ActorKey.of_partitions(name, incarnation, topic["partitions"])
         return found
@@ -164,8 +167,8 @@ class Driver:
     async def _finish(self) -> None:
         self._wait_for("the fence on every partition")
         keys = await self._partitions()
-        number = {"migration": self.migration["number"]}
-        await each(keys, lambda key: self.actor_system.call(key, "fence", number))
+        fence = m.Fence(self.migration["number"])
+        await each(keys, lambda key: self.actor_system.request(key, fence))
         await self._end_transactions(keys)
         self._wait_for("the copy of the newest metadata")
         await self.copy(True)
@@ -185,9 +188,9 @@ class Driver:
         backoff = self._backoff()
         while True:
             found = await each(
-                keys, lambda key: self.actor_system.call(key, "open_transactions", {})
+                keys, lambda key: self.actor_system.request(key, m.OpenTransactions())
             )
-            ongoing = sorted({(int(c), int(s)) for one in found for c, s in one})
+            ongoing = sorted({transaction for one in found for transaction in one})
             if not ongoing:
                 return
             self._wait_for(f"the end of {len(ongoing)} transactions, such as {ongoing[0]}")
@@ -195,7 +198,7 @@ class Driver:
                 own = [one for one in ongoing if not is_remote(TransactionId(*one))]
                 await each(own, self._abort)
                 if len(own) < len(ongoing):
-                    await each(keys, lambda key: self.actor_system.call(key, "give_up_foreign", {}))
+                    await each(keys, lambda key: self.actor_system.request(key, GiveUpForeign()))
             await backoff.wait()
 
     async def _abort(self, transaction: tuple[int, int]) -> None:
@@ -212,14 +215,12 @@ class Driver:
         progress."""
         loop = asyncio.get_running_loop()
         backoff, least, patience = self._backoff(), -1, 0.0
-        cluster = {"cluster": self.migration["target"]}
-        while left := await self.actor_system.call(key, "remaining", cluster):
+        cluster = self.migration["target"]
+        while left := await self.actor_system.request(key, m.Remaining(cluster)):
             if least < 0 or left < least:
                 least, patience = left, loop.time() + STUCK_S
             elif loop.time() >= patience:
-                row = (await self.actor_system.call(key, "replication", {})).get(
-                    cluster["cluster"], {}
-                )
+                row = (await self.actor_system.request(key, Replication())).get(cluster, {})
                 problem = row.get("reason") or "for an unknown reason"
                 raise Unreachable(
                     f"the last {left} entries of {key.topic_name} aren't replicated: {problem}"
@@ -229,7 +230,7 @@ class Driver:
     async def _hand_over(self, key: ActorKey) -> None:
         """Transfer subscription progress and producer state."""
         topic = str(key.topic_name)
-        found = await self.actor_system.call(key, "extent", {})
+        found = await self.actor_system.request(key, m.Extent())
         for name in found["subscriptions"]:
             await self._bring_progress(key, name)
         rows = await self.actor_system.call(key, "export_producers", {})
@@ -237,27 +238,26 @@ class Driver:
 
     async def _terminate(self, key: ActorKey) -> None:
         """Terminate there the topics that are terminated here."""
-        if (await self.actor_system.call(key, "extent", {}))["terminated"]:
+        if (await self.actor_system.request(key, m.Extent()))["terminated"]:
             await self.target.terminate(str(key.topic_name))
 
     async def _bring_progress(self, key: ActorKey, subscription: str) -> None:
         """The whole progress of a subscription, by this cluster's positions."""
         # Under a name of its own, to leave the replicator's own export as it is.
-        asked = {"cluster": f"to {self.migration['target']}", "peers": []}
+        cluster = f"to {self.migration['target']}"
         since, more = None, True
         while more:
-            told = {**asked, "subscription": subscription, "since": since}
-            found = await self.actor_system.call(key, "export_progress", told)
-            since, more = found["token"], found["more"]
-            parts = [bytes(part) for part in found["parts"]]
+            asked = ExportProgress(subscription, cluster, since, peers=[])
+            found = await self.actor_system.request(key, asked)
+            since, more, parts = found["token"], found["more"], found["parts"]
             if self.migration["progress"] == Progress.SNAPSHOTS:
                 parts = [_mark_delete_alone(part) for part in parts]
             await self.target.take_progress(str(key.topic_name), parts)
 
     async def _check_arrived(self, keys: Sequence[ActorKey]) -> None:
         """Check that the target has the newest entry of every partition. Raises `RemoteError`."""
-        asked = {"cluster": self.migration["target"]}
-        tails = await each(keys, lambda key: self.actor_system.call(key, "tail", asked))
+        asked = m.Tail(self.migration["target"])
+        tails = await each(keys, lambda key: self.actor_system.request(key, asked))
         wanted = {str(key.topic_name): tail for key, tail in zip(keys, tails, strict=True) if tail}
         for topic, reason in (await self.target.settle(list(wanted))).items():
             raise RemoteError(Reason.UNAVAILABLE, f"{topic} there: {reason}")
@@ -283,7 +283,7 @@ class Driver:
 
     async def _clean_up(self) -> None:
         self._wait_for("the deletion of what is left here")
-        for namespace in await self.catalog("namespaces", {"tenant": self.migration["tenant"]}):
+        for namespace in await self.catalog(Namespaces(self.migration["tenant"])):
             await unless_gone(delete_namespace(self.actor_system, namespace, force=True))
         await self._advance(Phase.DONE)
         self._wait_for("")
@@ -292,9 +292,9 @@ class Driver:
 
     async def _roll_back(self) -> None:
         self._wait_for("the removal of the fence")
-        number = {"migration": self.migration["number"]}
+        unfence = m.Unfence(self.migration["number"])
         keys = await self._partitions()
-        await each(keys, lambda key: self.actor_system.call(key, "unfence", number))
+        await each(keys, lambda key: self.actor_system.request(key, unfence))
         if self.former is not None:
             await asyncio.wait([self.former])  # it may still be creating resources there
         self._wait_for("the deletion of what was created there")
@@ -308,7 +308,7 @@ class Driver:
     async def _until_unread(self, key: ActorKey) -> None:
         """Wait until the replicator is deleted, so that a later one starts from the beginning."""
         name, backoff = replicator_subscription(self.migration["target"]), self._backoff()
-        while name in (await self.actor_system.call(key, "extent", {}))["replicators"]:
+        while name in (await self.actor_system.request(key, m.Extent()))["replicators"]:
             await backoff.wait()
 
     async def _is_expected(self) -> bool:

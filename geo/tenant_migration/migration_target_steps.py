@@ -11,10 +11,13 @@ from typing import Any
 
 from velaray.actors.catalog.migration_state import Ending
 from velaray.actors.machine import Reason
+from velaray.broker.catalog import messages as m
 from velaray.broker.garbage_collection.topic_deletion import delete_topic
 from velaray.events.ids import TopicName
 from velaray.geo.tenant_migration.asking import ask_catalog, partition_of, unless_gone
+from velaray.geo.tenant_migration.messages import SettleTransactions, TakeProgress
 from velaray.topology.actor_system import ActorSystem
+from velaray.topology.messages import Request
 from velaray.topology.rpc import RemoteError
 
 Args = Mapping[str, Any]
@@ -22,8 +25,8 @@ Args = Mapping[str, Any]
 
 async def look(actor_system: ActorSystem, tenant: str) -> dict[str, Any]:
     """Describe the tenant and the cluster; see `migration_target.Target`."""
-    found: dict[str, Any] = await ask_catalog(actor_system, "tenant_objects", tenant=tenant)
-    incoming_migration = await ask_catalog(actor_system, "arrival", tenant=tenant)
+    found = await ask_catalog(actor_system, m.TenantObjects(tenant))
+    incoming_migration = await ask_catalog(actor_system, m.Arrival(tenant))
     number = actor_system.config.cluster_number
     return {
         "cluster": actor_system.config.name,
@@ -46,7 +49,7 @@ async def take(actor_system: ActorSystem, tenant: str, step: str, args: Args) ->
 
 async def _ending(actor_system: ActorSystem, tenant: str, args: Args) -> str | None:
     """How this migration ended; None if this cluster knows another one."""
-    known = await ask_catalog(actor_system, "arrival", tenant=tenant)
+    known = await ask_catalog(actor_system, m.Arrival(tenant))
     asked = (args["source"], args["migration"])
     return None if known is None or (known["source"], known["migration"]) != asked else known["end"]
 
@@ -59,8 +62,7 @@ async def _check_expected(actor_system: ActorSystem, tenant: str, args: Args) ->
 
 
 async def _expect(actor_system: ActorSystem, tenant: str, args: Args) -> None:
-    who = {"tenant": tenant, "source": args["source"], "migration": args["migration"]}
-    await ask_catalog(actor_system, "expect_tenant", **who)
+    await ask_catalog(actor_system, m.ExpectTenant(tenant, args["source"], args["migration"]))
 
 
 async def _newest(actor_system: ActorSystem, tenant: str, args: Args) -> dict[str, list[int]]:
@@ -78,7 +80,7 @@ async def _settle(actor_system: ActorSystem, tenant: str, args: Args) -> dict[st
     found = {}
     for topic in args["topics"]:
         key = await partition_of(actor_system, tenant, topic)
-        if reason := await actor_system.call(key, "settle_transactions", {}):
+        if reason := await actor_system.request(key, SettleTransactions()):
             found[topic] = reason
     return found
 
@@ -95,35 +97,46 @@ def _ofpartition_of(
     return call
 
 
+def _to_partition(
+    request: Callable[[Args], Request[None]],
+) -> Callable[[ActorSystem, str, Args], Awaitable[None]]:
+    """A step that sends one partition a request."""
+
+    async def send(actor_system: ActorSystem, tenant: str, args: Args) -> None:
+        key = await partition_of(actor_system, tenant, args["topic"])
+        await actor_system.request(key, request(args))
+
+    return send
+
+
 async def _end(actor_system: ActorSystem, tenant: str, args: Args) -> None:
     if not args["stays"] and await _ending(actor_system, tenant, args) == Ending.EXPECTED:
         await _delete(actor_system, tenant, args["found"])
-    who = {"tenant": tenant, "source": args["source"], "migration": args["migration"]}
-    await ask_catalog(actor_system, "end_arrival", **who, stays=args["stays"])
+    ended = m.EndArrival(tenant, args["source"], args["migration"], args["stays"])
+    await ask_catalog(actor_system, ended)
 
 
 async def _delete(actor_system: ActorSystem, tenant: str, found: list[str]) -> None:
     """Delete what the tenant has here, except for the tenant and namespaces that were ``found``
     here: those had neither topics nor policies."""
-    there = await ask_catalog(actor_system, "tenant_objects", tenant=tenant)
+    there = await ask_catalog(actor_system, m.TenantObjects(tenant))
     for topic in there["topics"]:
         await unless_gone(delete_topic(actor_system, TopicName.parse(topic), force=True))
     for namespace in there["namespaces"]:
         if namespace in found:
-            for name in await ask_catalog(actor_system, "policies", namespace=namespace):
-                await ask_catalog(actor_system, "remove_policy", namespace=namespace, name=name)
+            for name in await ask_catalog(actor_system, m.Policies(namespace=namespace)):
+                await ask_catalog(actor_system, m.RemovePolicy(name, namespace=namespace))
         else:
-            gone = ask_catalog(actor_system, "delete_namespace", namespace=namespace, force=False)
-            await unless_gone(gone)
+            await unless_gone(ask_catalog(actor_system, m.DeleteNamespace(namespace)))
     if there["tenant"] and tenant not in found:
-        await unless_gone(ask_catalog(actor_system, "delete_tenant", tenant=tenant))
+        await unless_gone(ask_catalog(actor_system, m.DeleteTenant(tenant)))
 
 
 _STEPS: Mapping[str, Callable[[ActorSystem, str, Args], Awaitable[Any]]] = {
     "expect": _expect,
     "newest": _newest,
     "settle": _settle,
-    "progress": _ofpartition_of("take_progress", "source", "parts"),
+    "progress": _to_partition(lambda args: TakeProgress(args["source"], args["parts"])),
     "producers": _ofpartition_of("adopt_producers", "rows"),
     "terminate": _ofpartition_of("terminate"),
     "end": _end,

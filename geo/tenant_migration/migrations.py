@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from velaray.actors.catalog.migration_state import Phase
 from velaray.actors.runtime import Stopped
+from velaray.broker.catalog import messages as m
+from velaray.broker.catalog.migrations import Ask
 from velaray.geo.transient import TRANSIENT_ABROAD
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.rpc import reason_of
@@ -28,8 +29,6 @@ that clients continue here."""
 FAILED_PAUSE_S = 30.0
 """The pause after an unexpected error."""
 
-Ask = Callable[[str, dict[str, Any]], Awaitable[Any]]
-
 
 class Migrations:
     """Drives the migrations of one activation of the catalog."""
@@ -42,7 +41,7 @@ class Migrations:
 
     async def start(self) -> None:
         """Continue all unfinished migrations."""
-        for found in await self._catalog("migrations", {"running": True}):
+        for found in await self._catalog(m.Migrations(running=True)):
             self._begin(found["tenant"])
 
     def stop(self) -> None:
@@ -86,7 +85,8 @@ class Migrations:
     async def _drive(self, tenant: str, former: asyncio.Task[None] | None) -> None:
         loop = asyncio.get_running_loop()
         backoff, failing_since = self._actor_system.backoff(FIRST_PAUSE_S, LAST_PAUSE_S), None
-        while not (found := await self._catalog("migration", {"tenant": tenant}))["over"]:
+        asked = m.Migration(tenant)
+        while not (found := await self._catalog(asked))["over"]:
             try:
                 driver = await self._driver(found)
                 self._details[tenant] = driver.detail
@@ -108,9 +108,9 @@ class Migrations:
                 failing_since = None
 
     async def _give_up(self, tenant: str, problem: str) -> None:
-        args = {"tenant": tenant, "why": f"clients were kept away for too long: {problem}"}
+        why = f"clients were kept away for too long: {problem}"
         with contextlib.suppress(*TRANSIENT_ABROAD):
-            await self._catalog("roll_back_migration", args)
+            await self._catalog(m.RollBackMigration(tenant, why))
 
     def _problem(self, tenant: str, problem: str) -> None:
         from velaray.geo.tenant_migration.migration_driver import Detail
@@ -129,7 +129,7 @@ class Migrations:
 
     async def status(self, tenant: str) -> dict[str, Any]:
         """The newest migration of a tenant, with its progress."""
-        found: dict[str, Any] = await self._catalog("migration", {"tenant": tenant})
+        found = await self._catalog(m.Migration(tenant))
         detail = self._details.get(tenant)
         told = {} if detail is None or found["over"] else asdict(detail)
         return {**found, "now_ms": self._actor_system.clock_ms(), "detail": told}

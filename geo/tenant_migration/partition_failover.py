@@ -1,4 +1,4 @@
-"""Calls to a partition when the cluster that replicated to it is lost."""
+"""Requests to a partition when the cluster that replicated to it is lost."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from velaray.actors.partition.state import PartitionState
 from velaray.actors.runtime import Runtime
 from velaray.actors.sets.offset_sets import gaps
 from velaray.broker.partition.entries import CachedEntry
-from velaray.broker.partition.geo_replication import Method
+from velaray.broker.partition.geo_replication import Handler
 from velaray.broker.partition.visibility import Visibility
 from velaray.broker.subscription.messages import GetUnacked
 from velaray.events.ids import Position
 from velaray.geo.replication.remote_progress import RemoteProgress
+from velaray.geo.tenant_migration import messages as m
 from velaray.topology.fan_out import each
-from velaray.topology.messages import ReplyT, Request
+from velaray.topology.messages import Message, ReplyT, Request
 from velaray.wire.messages import publish_time
 from velaray.wire.replication import REPLICATOR_PREFIX
 
@@ -69,13 +70,11 @@ class Partition(Protocol):
 
 
 async def failover_report(
-    partition: Partition, progress: RemoteProgress, args: dict[str, Any]
+    partition: Partition, progress: RemoteProgress, request: m.FailoverReport
 ) -> dict[str, Any]:
-    """Report what arrived from ``cluster``: the newest entry's position there and its publish time;
-    for each subscription, how many of these entries may still be delivered or redelivered, and the
-    time of the last progress from there (None: none in this activation)."""
-    cluster = args["cluster"]
-    await settle_progress(partition, progress, {})
+    """Answer `FailoverReport`."""
+    cluster = request.cluster
+    await settle_progress(partition, progress, m.SettleProgress())
     origin = await partition.runtime.read(lambda state: state.origins.by_cluster.get(cluster))
     names = await partition.runtime.read(
         lambda state: [
@@ -101,9 +100,9 @@ async def failover_report(
 
 
 async def settle_progress(
-    partition: Partition, progress: RemoteProgress, args: dict[str, Any]
+    partition: Partition, progress: RemoteProgress, request: m.SettleProgress
 ) -> None:
-    """Apply all waiting progress of other clusters whose entries have arrived."""
+    """Answer `SettleProgress`."""
     found = await partition.runtime.read(lambda state: dict(state.subscriptions))
     for name, known in found.items():
         if not name.startswith(REPLICATOR_PREFIX):
@@ -142,9 +141,9 @@ async def _deliverable(partition: Partition, name: str, origin: Origin | None) -
     return entries, messages
 
 
-def methods(partition: Partition, progress: RemoteProgress) -> dict[str, Method]:
-    """The calls of a failover."""
+def handlers(partition: Partition, progress: RemoteProgress) -> dict[type[Message], Handler]:
+    """The requests of a failover."""
     return {
-        "failover_report": partial(failover_report, partition, progress),
-        "settle_progress": partial(settle_progress, partition, progress),
+        m.FailoverReport: partial(failover_report, partition, progress),
+        m.SettleProgress: partial(settle_progress, partition, progress),
     }

@@ -18,6 +18,7 @@ from velaray.actors.partition.migration_fence import FencePartition, UnfencePart
 from velaray.actors.partition.state import PartitionState
 from velaray.actors.runtime import Runtime
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
+from velaray.geo.tenant_migration import messages as m
 from velaray.topology.rpc import RemoteError
 from velaray.wire.replication import REPLICATOR_PREFIX
 
@@ -181,16 +182,16 @@ class PartitionFence:
             channel.resetting = True  # later acknowledgements are refused
 
 
-async def be_quiet(fence: PartitionFence, args: dict[str, Any]) -> None:
-    """Prepare for a fence; see `PartitionFence.be_quiet`."""
+async def be_quiet(fence: PartitionFence, request: m.BeQuiet) -> None:
+    """Answer `BeQuiet`."""
     await fence.be_quiet()
 
 
-async def put_up(fence: PartitionFence, args: dict[str, Any]) -> None:
-    """Put up the fence for a migration of the tenant; see `PartitionFence.put_up`."""
-    await fence.put_up(args["migration"])
+async def put_up(fence: PartitionFence, request: m.Fence) -> None:
+    """Answer `Fence`."""
+    await fence.put_up(request.migration)
 
 
-async def take_down(fence: PartitionFence, args: dict[str, Any]) -> None:
-    """Take the fence down after a rollback."""
-    await fence.take_down(args["migration"])
+async def take_down(fence: PartitionFence, request: m.Unfence) -> None:
+    """Answer `Unfence`."""
+    await fence.take_down(request.migration)

@@ -1,20 +1,21 @@
-"""Calls of a migration to partitions of its source and of its target."""
+"""Requests of a migration to partitions of its source and of its target."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from velaray.actors.partition.remote_transactions import is_remote
 from velaray.actors.partition.state import PartitionState
 from velaray.actors.runtime import Runtime
 from velaray.broker.partition.entries import CachedEntry
-from velaray.broker.partition.geo_replication import Method
+from velaray.broker.partition.geo_replication import Handler
 from velaray.broker.subscription.messages import GetPendingTransactions, GetStats
 from velaray.broker.topic_policies import TopicPolicies
 from velaray.events.ids import Position, TransactionId
 from velaray.geo.replication.remote_progress import RemoteProgress
 from velaray.geo.replication.remote_transactions import RemoteTransactionSide
+from velaray.geo.tenant_migration import messages as m
 from velaray.geo.tenant_migration.partition_fence import (
     PartitionFence,
     be_quiet,
@@ -22,7 +23,7 @@ from velaray.geo.tenant_migration.partition_fence import (
     take_down,
 )
 from velaray.topology.actor_system import ActorSystem
-from velaray.topology.messages import ReplyT, Request
+from velaray.topology.messages import Message, ReplyT, Request
 from velaray.wire.replication import REPLICATOR_PREFIX, replicator_subscription
 from velaray.wire.stamping import PassedOver, judge
 
@@ -77,12 +78,10 @@ def _durable(state: PartitionState) -> dict[str, dict[str, str]]:
     }
 
 
-async def extent(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
-    """Describe what would move: whether anything was ever stored here, the durable subscriptions
-    with their properties, whether the topic is terminated, the replicators that read here, and
-    whether some entries exist only in a compacted view."""
+async def extent(partition: Partition, request: m.Extent) -> m.Moving:
+    """Answer `Extent`."""
 
-    def look(state: PartitionState) -> dict[str, Any]:
+    def look(state: PartitionState) -> m.Moving:
         covered = state.compactions.current is not None
         return {
             "entries": state.end_offset,
@@ -97,13 +96,9 @@ async def extent(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
     return await partition.runtime.read(look)
 
 
-async def remaining(partition: Partition, args: dict[str, Any]) -> int:
-    """The number of entries that ``cluster`` may still lack, by its replicator's cursor, plus the
-    complete transactions that weren't reported to it.
-
-    Raises `RemoteError` (NOT_FOUND) if there is no replicator.
-    """
-    cluster = args["cluster"]
+async def remaining(partition: Partition, request: m.Remaining) -> int:
+    """Answer `Remaining`."""
+    cluster = request.cluster
     name = replicator_subscription(cluster)
     stats = await partition.subscriptions.ask_subscription(name, GetStats(partition.log.end_offset))
     untold = await partition.runtime.read(
@@ -113,10 +108,9 @@ async def remaining(partition: Partition, args: dict[str, Any]) -> int:
     return backlog + untold
 
 
-async def tail(partition: Partition, args: dict[str, Any]) -> list[int] | None:
-    """The position of the newest entry that ``cluster`` must have once everything is there; None if
-    consumers can read no entry."""
-    target, ttl_ms = args["cluster"], partition.policies.ttl_ms
+async def tail(partition: Partition, request: m.Tail) -> Position | None:
+    """Answer `Tail`."""
+    target, ttl_ms = request.cluster, partition.policies.ttl_ms
     too_old_ms = partition.actor_system.clock_ms() - ttl_ms if ttl_ms else 0
     state = partition.runtime.state
     at = state.end_offset
@@ -129,12 +123,14 @@ async def tail(partition: Partition, args: dict[str, Any]) -> list[int] | None:
         if judged is PassedOver.EXPIRED:
             return None  # earlier entries are older still
         if not isinstance(judged, PassedOver):
-            return list(partition.log.position_of(at))
+            return partition.log.position_of(at)
     return None
 
 
-async def open_transactions(partition: Partition, args: dict[str, Any]) -> list[TransactionId]:
-    """The open transactions with entries here or acknowledgements in a subscription."""
+async def open_transactions(
+    partition: Partition, request: m.OpenTransactions
+) -> list[TransactionId]:
+    """Answer `OpenTransactions`."""
     found = await partition.runtime.read(lambda state: set(state.transactions.ongoing))
     for name in await partition.runtime.read(_durable):
         pending = await partition.subscriptions.ask_subscription(name, GetPendingTransactions())
@@ -143,10 +139,9 @@ async def open_transactions(partition: Partition, args: dict[str, Any]) -> list[
 
 
 async def settle_transactions(
-    partition: Partition, transactions: RemoteTransactionSide, args: dict[str, Any]
+    partition: Partition, transactions: RemoteTransactionSide, request: m.SettleTransactions
 ) -> str:
-    """Have complete transactions of other clusters decided. Returns the reason why one can't be; ""
-    if there is none."""
+    """Answer `SettleTransactions`."""
     untold = await transactions.settle()
     if untold:
         return "; ".join(sorted(set(untold.values())))
@@ -156,28 +151,27 @@ async def settle_transactions(
     return f"{len(open_ones)} transactions aren't complete" if open_ones else ""
 
 
-async def take_progress(progress: RemoteProgress, args: dict[str, Any]) -> None:
-    """Apply ``parts`` of the subscription progress of cluster ``source``, as if its replicator had
-    sent them. They are durable on return."""
-    for part in args["parts"]:
-        await progress.take(args["source"], bytes(part))
+async def take_progress(progress: RemoteProgress, request: m.TakeProgress) -> None:
+    """Answer `TakeProgress`."""
+    for part in request.parts:
+        await progress.take(request.source, part)
 
 
-def methods(
+def handlers(
     partition: Partition,
     fence: PartitionFence,
     progress: RemoteProgress,
     transactions: RemoteTransactionSide,
-) -> dict[str, Method]:
-    """The calls of a migration."""
+) -> dict[type[Message], Handler]:
+    """The requests of a migration."""
     return {
-        "be_quiet": partial(be_quiet, fence),
-        "fence": partial(put_up, fence),
-        "unfence": partial(take_down, fence),
-        "extent": partial(extent, partition),
-        "remaining": partial(remaining, partition),
-        "tail": partial(tail, partition),
-        "open_transactions": partial(open_transactions, partition),
-        "settle_transactions": partial(settle_transactions, partition, transactions),
-        "take_progress": partial(take_progress, progress),
+        m.BeQuiet: partial(be_quiet, fence),
+        m.Fence: partial(put_up, fence),
+        m.Unfence: partial(take_down, fence),
+        m.Extent: partial(extent, partition),
+        m.Remaining: partial(remaining, partition),
+        m.Tail: partial(tail, partition),
+        m.OpenTransactions: partial(open_transactions, partition),
+        m.SettleTransactions: partial(settle_transactions, partition, transactions),
+        m.TakeProgress: partial(take_progress, progress),
     }

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from velaray.actors.machine import Reason
+from velaray.broker.catalog.messages import Namespaces, Policies, Tenants, Topics
 from velaray.broker.schema_registry.messages import Schemas
 from velaray.broker.schema_registry.schema_calls import has_registry, info_of
 from velaray.events.ids import ActorKey, TopicName
@@ -101,10 +102,10 @@ async def read_tenant(actor_system: ActorSystem, tenant: str) -> TenantMetadata:
     raises.
     """
     catalog = ActorKey.catalog()
-    found = (await actor_system.call(catalog, "tenants")).get(tenant)
+    found = (await actor_system.request(catalog, Tenants())).get(tenant)
     if found is None:
         raise RemoteError(Reason.NOT_FOUND, f"no tenant {tenant!r}")
-    spaces = await actor_system.call(catalog, "namespaces", {"tenant": tenant})
+    spaces = await actor_system.request(catalog, Namespaces(tenant))
     return TenantMetadata(
         tenant,
         tuple(found["admin_roles"]),
@@ -114,9 +115,9 @@ async def read_tenant(actor_system: ActorSystem, tenant: str) -> TenantMetadata:
 
 
 async def _read_namespace(actor_system: ActorSystem, name: str) -> NamespaceMetadata:
-    catalog, named = ActorKey.catalog(), {"namespace": name}
-    policies = await actor_system.call(catalog, "policies", named)
-    topics = await actor_system.call(catalog, "topics", named)
+    catalog = ActorKey.catalog()
+    policies = await actor_system.request(catalog, Policies(namespace=name))
+    topics = await actor_system.request(catalog, Topics(name))
     read = await each(topics, lambda topic: _read_topic(actor_system, topic))
     return NamespaceMetadata(
         policies, {topic["topic"]: it for topic, it in zip(topics, read, strict=True)}
@@ -125,7 +126,7 @@ async def _read_namespace(actor_system: ActorSystem, name: str) -> NamespaceMeta
 
 async def _read_topic(actor_system: ActorSystem, found: Mapping[str, Any]) -> TopicMetadata:
     name, incarnation = TopicName.parse(found["topic"]), found["incarnation"]
-    policies = await actor_system.call(ActorKey.catalog(), "policies", {"topic": str(name)})
+    policies = await actor_system.request(ActorKey.catalog(), Policies(str(name)))
     subscriptions = {}
     for key in ActorKey.of_partitions(name, incarnation, found["partitions"]):
         own = await actor_system.call(key, "subscription_properties")

@@ -15,6 +15,7 @@ from tests.support.waiting import wait_until
 from tests.topology.migrating import Move, Publishing, away, migrating, numbers
 from tests.topology.replicating import Cluster, received
 from velaray.actors.catalog.migration_state import Phase
+from velaray.broker.catalog.messages import CreateTopic, RollBackMigration, SetPolicy
 from velaray.client.admin import (
     Admin,
     AdminError,
@@ -291,8 +292,7 @@ class RollingBack(Stage):
     """Somebody has the tenant stay."""
 
     async def act(self, driver: Driver) -> None:
-        args = {"tenant": "acme", "why": "asked to"}
-        await driver.catalog("roll_back_migration", args)
+        await driver.catalog(RollBackMigration("acme", "asked to"))
 
 
 @pytest.mark.parametrize("found", [(), ("acme", "acme/n")])
@@ -399,9 +399,8 @@ class Making(Stage):
     """A topic and a policy come into being."""
 
     async def act(self, driver: Driver) -> None:
-        await driver.catalog("create_topic", {"topic": "persistent://acme/n/u"})
-        ttl = {"namespace": "acme/n", "name": "messageTTL", "value": b"500"}
-        await driver.catalog("set_policy", ttl)
+        await driver.catalog(CreateTopic("persistent://acme/n/u"))
+        await driver.catalog(SetPolicy("messageTTL", b"500", namespace="acme/n"))
 
 
 def test_a_tenant_taken_over_by_the_target_does_not_move_any_more(

@@ -25,6 +25,7 @@ from velaray.journal.memory import MemoryDisk, MemoryStore, Step
 from velaray.topology.actor_system import Unreachable
 from velaray.topology.config import ClusterConfig
 from velaray.topology.in_process import InProcessActorSystem
+from velaray.topology.messages import Request, method_of
 from velaray.topology.rpc import RemoteError
 from velaray.topology.transient import TRANSIENT
 from velaray.wire import pulsar_pb2 as pb
@@ -290,18 +291,18 @@ Scenario = Callable[[West], Awaitable[None]]
 @pytest.fixture(autouse=True)
 def steps_between_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """What partitions tell each other are steps too."""
-    call = RemoteTransactionSide._call
+    ask = RemoteTransactionSide._request
 
-    async def stepwise(self: RemoteTransactionSide, topic: str, method: str, args: Any) -> Any:
+    async def stepwise(self: RemoteTransactionSide, topic: str, request: Request[Any]) -> Any:
         store = self._partition.actor_system.store
         assert isinstance(store, MemoryStore)
         west: West = store.west  # type: ignore[attr-defined]
-        await west.step(f"before {method} of {topic}")
-        found = await call(self, topic, method, args)
-        await west.step(f"after {method} of {topic}")
+        await west.step(f"before {method_of(type(request))} of {topic}")
+        found = await ask(self, topic, request)
+        await west.step(f"after {method_of(type(request))} of {topic}")
         return found
 
-    monkeypatch.setattr(RemoteTransactionSide, "_call", stepwise)
+    monkeypatch.setattr(RemoteTransactionSide, "_request", stepwise)
 
 
 def run(scenario: Scenario, seed: int = 1) -> None:

@@ -38,7 +38,7 @@ class World:
         now = self.done[name]
         await self.admission.wait()
         parts = [f"{name}{each}".encode() for each in range(since or 0, now)]
-        return {"token": now, "parts": parts}
+        return {"token": now, "parts": parts, "more": False}
 
     async def send(self, part: bytes) -> None:
         await asyncio.sleep(0)
