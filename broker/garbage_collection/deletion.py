@@ -1,6 +1,6 @@
 """The first phase of ledger deletion: owners enqueue it before they drop ledgers from the manifest.
 
-See `docs/decisions/0023-the-end-of-ledgers.md`. The deletion topics' own ledgers are deleted by
+See `docs/decisions/0023-deletion-of-ledgers.md`. The deletion topics' own ledgers are deleted by
 their owners, without an event: each event would lead to another ledger to delete.
 """
 

@@ -1,6 +1,6 @@
 """Removal of an actor's needless ledgers: enqueue their deletion, then drop them from the manifest.
 
-See `docs/decisions/0023-the-end-of-ledgers.md`. The needless ledgers follow from the state, so the
+See `docs/decisions/0023-deletion-of-ledgers.md`. The needless ledgers follow from the state, so the
 next round, of this activation or another, completes a failed one.
 """
 
