@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import velaray
 from tests.official.support import PATIENCE_MS
-from tests.official.test_homes import asked as answered
+from tests.official.test_tenant_homes import asked as answered
 from tests.support.local_cluster import LocalCluster
 from tests.support.neighbours import create, neighbours, settle, stored
 from velaray.cli.app import main

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.official.raw import RawClient
 from tests.support.local_cluster import LocalCluster
 from tests.topology.test_transactions import COORDINATOR, Setting, run
-from tests.topology.test_transactions_ends import superseded
+from tests.topology.test_transactions_completion import superseded
 from velaray.broker.coordinator.coordinators import ASSIGN, ensure_coordinators
 from velaray.wire import pulsar_pb2 as pb
 
