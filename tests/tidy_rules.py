@@ -200,20 +200,20 @@ def machines_are_pure(
     Nor do machines and states hold callables, such as loaders and listeners, and machines have no
     attributes. ``allowed`` lists the exceptions; one that nothing needs is a fault.
     """
+    aliases = _callable_aliases(root)
     found = [
         (place, fault)
         for source in sources(root, ["actors"])
         if source.path not in hosts
-        for place, fault in (*_held_callables(root, source), *_reads(source))
+        for place, fault in (*_held_callables(source, aliases), *_reads(source))
     ]
     faults = [fault for place, fault in found if place not in allowed]
     faults += _stale(allowed, {place for place, _ in found})
     return faults + _impure_imports_and_calls(root, hosts) + _machines_with_attributes(root)
 
 
-def _held_callables(root: Path, source: Source) -> Iterator[tuple[str, str]]:
+def _held_callables(source: Source, aliases: set[str]) -> Iterator[tuple[str, str]]:
     """Attributes of classes that are annotated, or assigned from a parameter, as callables."""
-    aliases = _callable_aliases(root)
 
     def is_callable(annotation: ast.expr | None) -> bool:
         words = set(re.findall(r"\w+", ast.unparse(annotation))) if annotation else set()

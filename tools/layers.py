@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,6 +103,12 @@ def module_name(path: str) -> str:
     return ".".join(parts if parts[0] == FACE else [FACE, *parts])
 
 
+@functools.cache
+def parsed(name: str, text: str) -> ast.Module:
+    """The syntax tree of ``text``. It is cached, since every rule of the tree reads every file."""
+    return ast.parse(text, name)
+
+
 def sources(root: Path, folders: Iterable[str] = LAYERS) -> list[Source]:
     """The Python files of ``folders``; by default those that are installed."""
     found = []
@@ -111,7 +118,7 @@ def sources(root: Path, folders: Iterable[str] = LAYERS) -> list[Source]:
         for path in walk(root / folder):
             if path.suffix == ".py":
                 name = path.relative_to(root).as_posix()
-                tree = ast.parse(path.read_text(encoding="utf-8"), name)
+                tree = parsed(name, path.read_text(encoding="utf-8"))
                 found.append(Source(name, module_name(name), folder, tree))
     return found
 
