@@ -9,7 +9,7 @@ from velaray.client.exceptions import TopicNotFound, from_server
 from velaray.client.lookup import Lookup
 from velaray.events.ids import ActorKey
 from velaray.geo.replication.replicator_connections import OwnWay, RemoteWay
-from velaray.geo.replication.replicator_ends import Ends
+from velaray.geo.replication.replicator_ends import Ends, Met
 from velaray.geo.replication.replicator_schemas import NoSuchSchema
 from velaray.geo.replication.replicator_settings import CannotReplicate
 from velaray.geo.replication.replicator_source import (
@@ -96,7 +96,7 @@ class Pulling(Ends):
         own = self.actor_system.config.name
         return Target(way, topic, self.remote.name, own, epoch, on_confirmed, on_lost)
 
-    async def meet(self, target: Target) -> None:
+    async def meet(self, target: Met) -> None:
         """See `Ends`: the target is this cluster."""
 
     async def schema(self, version: bytes) -> pb.Schema:

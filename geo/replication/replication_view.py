@@ -8,7 +8,6 @@ from typing import Any, Protocol
 from velaray.broker.partition.maintenance import Maintenance
 from velaray.broker.subscription.messages import GetStats
 from velaray.events.ids import ActorKey
-from velaray.geo.replication.replication_keeper import ReplicationKeeper
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.config import ClusterConfig
 from velaray.topology.messages import ReplyT, Request
@@ -52,6 +51,22 @@ class Log(Protocol):
         ...
 
 
+class Replicators(Protocol):
+    """What the status needs of the partition's replicators."""
+
+    @property
+    def remotes(self) -> list[str]:
+        """The clusters that the topic is replicated to."""
+        ...
+
+    async def status(self, name: str) -> dict[str, Any] | None:
+        """The status of a replicator; None if it doesn't answer."""
+
+    def received(self, name: str) -> dict[str, float]:
+        """The rate of entries from another cluster."""
+        ...
+
+
 class Partition(Protocol):
     """What the status needs of the partition."""
 
@@ -71,9 +86,7 @@ class Partition(Protocol):
         ...
 
 
-async def replication(
-    partition: Partition, replicators: ReplicationKeeper
-) -> dict[str, dict[str, Any]]:
+async def replication(partition: Partition, replicators: Replicators) -> dict[str, dict[str, Any]]:
     """By the name of the other cluster: the replicator's state and, if it is blocked, the reason;
     its backlog; the age of the oldest entry that isn't confirmed there, and of the oldest
     subscription progress that isn't."""
@@ -82,9 +95,7 @@ async def replication(
     }
 
 
-async def _described(
-    partition: Partition, replicators: ReplicationKeeper, name: str
-) -> dict[str, Any]:
+async def _described(partition: Partition, replicators: Replicators, name: str) -> dict[str, Any]:
     now_ms = partition.actor_system.clock_ms()
     found = {**UNKNOWN, **(await replicators.status(name) or {})}
     mark, entries = 0, 0
@@ -114,7 +125,7 @@ async def _described(
     }
 
 
-async def replication_samples(partition: Partition, replicators: ReplicationKeeper) -> list[Sample]:
+async def replication_samples(partition: Partition, replicators: Replicators) -> list[Sample]:
     """Metrics of replicators, with Pulsar's names where it has them."""
     labels = Labels(partition.config.name, partition.key)
     samples = []

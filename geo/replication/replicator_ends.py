@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from velaray.actors.machine import Reason
 from velaray.broker.catalog.messages import MeetCluster, Topic
@@ -23,6 +23,15 @@ from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.replication import data_id_in
 from velaray.wire.schemas import read_version, to_proto
 from velaray.wire.stamping import Judged, judge
+
+
+class Met(Protocol):
+    """What the first contact needs of a connected target."""
+
+    @property
+    def server_version(self) -> str:
+        """The server version that the cluster announced."""
+        ...
 
 
 class Ends(abc.ABC):
@@ -52,7 +61,7 @@ class Ends(abc.ABC):
         """A new target, not yet open."""
 
     @abc.abstractmethod
-    async def meet(self, target: Target) -> None:
+    async def meet(self, target: Met) -> None:
         """Raise `RemoteError` if the connected target cluster has lost its data since the first
         contact."""
 
@@ -87,7 +96,7 @@ class Pushing(Ends):
         proved = config.data_id, config.replication_secret
         return Target(way, topic, *names, epoch, on_confirmed, on_lost, *proved)
 
-    async def meet(self, target: Target) -> None:
+    async def meet(self, target: Met) -> None:
         """See `Ends`. Raises what requests raise."""
         if data_id := data_id_in(target.server_version):
             met = MeetCluster(self.remote.name, data_id)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from velaray.client.exceptions import from_server
 from velaray.events.ids import Position, TopicName
 from velaray.geo.replication.replicator_settings import CannotReplicate
-from velaray.geo.replication.replicator_target import Target
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.schemas import NO_VERSION
 
@@ -20,10 +20,23 @@ Find = Callable[[bytes], Awaitable[pb.Schema]]
 """The schema of a version at the source. Raises `NoSuchSchema`, and request errors."""
 
 
+class SchemaTarget(Protocol):
+    """What the translation needs of the target."""
+
+    cluster: str
+    """The name of the target's cluster."""
+
+    async def register(
+        self, command: pb.CommandGetOrCreateSchema
+    ) -> pb.CommandGetOrCreateSchemaResponse:
+        """Register a schema there; the answer may be a refusal. Raises `VelarayError`."""
+        ...
+
+
 class Translation:
     """The mapping for one connection to the target. The next connection starts without it."""
 
-    def __init__(self, find: Find, topic: TopicName, target: Target) -> None:
+    def __init__(self, find: Find, topic: TopicName, target: SchemaTarget) -> None:
         self._find = find
         self._topic = topic
         self._target = target

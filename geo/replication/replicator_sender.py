@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Protocol
 
 from velaray.events.ids import Position, TransactionId
 from velaray.geo.replication.replication_window import Window
 from velaray.geo.replication.replicator_ends import Ends
-from velaray.geo.replication.replicator_schemas import Translation
-from velaray.geo.replication.replicator_target import Target
+from velaray.geo.replication.replicator_schemas import SchemaTarget, Translation
 from velaray.geo.replication.replicator_throttle import Throttle
 from velaray.geo.replication.replicator_transactions import Transactions
 from velaray.wire.stamping import stamped
+
+
+class EntryTarget(SchemaTarget, Protocol):
+    """What the sender needs of the target."""
+
+    @property
+    def is_velaray(self) -> bool:
+        """Whether the cluster runs velaray."""
+        ...
+
+    def send(self, entry: bytes, messages: int, *, is_chunk: bool) -> None:
+        """Send an entry. It is confirmed unless the connection breaks first."""
 
 
 class Sender:
@@ -34,11 +45,11 @@ class Sender:
         self._throttle = throttle
         self._transactions = transactions
         self._failed = failed
-        self._target: Target | None = None
+        self._target: EntryTarget | None = None
         self._schemas: Translation
         self._learning: asyncio.Task[None] | None = None
 
-    def connect(self, target: Target) -> None:
+    def connect(self, target: EntryTarget) -> None:
         """Send to this target, which is open, until `disconnect`."""
         self._target = target
         self._schemas = Translation(self._ends.schema, self._ends.key.topic_name, target)
@@ -84,7 +95,9 @@ class Sender:
             self._target.send(outgoing, held.messages, is_chunk=is_chunk)
             self._throttle.take(held.messages, held.size, self.send)
 
-    def _is_of(self, transaction: TransactionId, position: Position, target: Target) -> bool | None:
+    def _is_of(
+        self, transaction: TransactionId, position: Position, target: EntryTarget
+    ) -> bool | None:
         """Whether the entry belongs to this transaction; None if that must be looked up."""
         if self._transactions is None or not target.is_velaray:
             return False

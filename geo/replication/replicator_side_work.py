@@ -5,15 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from velaray.geo.replication.replicator_ends import Ends
 from velaray.geo.replication.replicator_markers import Markers
 from velaray.geo.replication.replicator_progress import Export, Progress
-from velaray.geo.replication.replicator_target import Target
 from velaray.geo.replication.replicator_transactions import Transactions
 from velaray.topology.actor_system import ActorSystem
 from velaray.wire.replication import Marker
+
+
+class MarkerTarget(Protocol):
+    """What markers need of the target."""
+
+    @property
+    def is_velaray(self) -> bool:
+        """Whether the cluster runs velaray, and so takes markers of velaray's own."""
+        ...
+
+    async def send_marker(self, kind: Marker, payload: bytes, now_ms: int) -> None:
+        """Send a marker; its effect is durable there when this returns."""
 
 
 class SideWork:
@@ -63,7 +74,7 @@ class SideWork:
             "transactions_reason": self._transactions.reason if self._transactions else "",
         }
 
-    def begin(self, target: Target) -> None:
+    def begin(self, target: MarkerTarget) -> None:
         """Send to this target, which is open, until `end`."""
         self._understands = target.is_velaray
 

@@ -27,7 +27,7 @@ from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.partition.visibility import Visibility
 from velaray.broker.subscription.messages import GetMark, SkipTo
 from velaray.events.ids import Position
-from velaray.geo.replication.replication_keeper import ReplicationKeeper
+from velaray.geo.replication.replicator_settings import Remote
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.config import ClusterConfig
 from velaray.topology.messages import ReplyT, Request
@@ -102,10 +102,26 @@ class Partition(Protocol):
         ...
 
 
+class Replicators(Protocol):
+    """What snapshots need of the partition's replicators."""
+
+    @property
+    def connected(self) -> set[str]:
+        """The clusters whose replicators are connected."""
+        ...
+
+    def settings(self) -> dict[str, Remote]:
+        """The clusters that the topic is replicated to, by name."""
+        ...
+
+    def mark(self, cluster: str, key: str, kind: Marker, payload: bytes, behind: int = 0) -> None:
+        """Send a marker through a replicator, behind all entries below offset ``behind``."""
+
+
 class SnapshotKeeper:
     """The snapshots of one partition."""
 
-    def __init__(self, partition: Partition, replication: ReplicationKeeper) -> None:
+    def __init__(self, partition: Partition, replication: Replicators) -> None:
         self._partition = partition
         self._replication = replication
         self._taker = SnapshotTaker()

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from velaray.actors.partition.origins import Origin
-from velaray.actors.partition.state import PartitionState
+from velaray.actors.partition.state import PartitionState, SubscriptionRef
 from velaray.actors.runtime import Runtime
 from velaray.actors.sets.offset_sets import gaps
 from velaray.broker.partition.entries import CachedEntry
@@ -14,7 +14,6 @@ from velaray.broker.partition.geo_replication import Handler
 from velaray.broker.partition.visibility import Visibility
 from velaray.broker.subscription.messages import GetUnacked
 from velaray.events.ids import Position
-from velaray.geo.replication.remote_progress import RemoteProgress
 from velaray.geo.tenant_migration import messages as m
 from velaray.topology.fan_out import each
 from velaray.topology.messages import Message, ReplyT, Request
@@ -69,8 +68,18 @@ class Partition(Protocol):
         ...
 
 
+class Progress(Protocol):
+    """What a failover needs of the progress of other clusters' subscriptions."""
+
+    def heard_ms(self, subscription: str, source: str) -> int | None:
+        """Time of the last report from ``source``; None if there was none in this activation."""
+
+    async def settle_at_rest(self, name: str, ref: SubscriptionRef) -> None:
+        """Settle a subscription without consumers if entries arrived since the last time."""
+
+
 async def failover_report(
-    partition: Partition, progress: RemoteProgress, request: m.FailoverReport
+    partition: Partition, progress: Progress, request: m.FailoverReport
 ) -> dict[str, Any]:
     """Answer `FailoverReport`."""
     cluster = request.cluster
@@ -100,7 +109,7 @@ async def failover_report(
 
 
 async def settle_progress(
-    partition: Partition, progress: RemoteProgress, request: m.SettleProgress
+    partition: Partition, progress: Progress, request: m.SettleProgress
 ) -> None:
     """Answer `SettleProgress`."""
     found = await partition.runtime.read(lambda state: dict(state.subscriptions))
@@ -141,7 +150,7 @@ async def _deliverable(partition: Partition, name: str, origin: Origin | None) -
     return entries, messages
 
 
-def handlers(partition: Partition, progress: RemoteProgress) -> dict[type[Message], Handler]:
+def handlers(partition: Partition, progress: Progress) -> dict[type[Message], Handler]:
     """The requests of a failover."""
     return {
         m.FailoverReport: partial(failover_report, partition, progress),

@@ -18,7 +18,6 @@ from velaray.actors.partition.migration_fence import FencePartition, UnfencePart
 from velaray.actors.partition.state import PartitionState
 from velaray.actors.runtime import Runtime
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
-from velaray.geo.tenant_migration import messages as m
 from velaray.topology.rpc import RemoteError
 from velaray.wire.replication import REPLICATOR_PREFIX
 
@@ -180,18 +179,3 @@ class PartitionFence:
             session.close_producers()
         for channel in self._clients_channels():
             channel.resetting = True  # later acknowledgements are refused
-
-
-async def be_quiet(fence: PartitionFence, request: m.BeQuiet) -> None:
-    """Answer `BeQuiet`."""
-    await fence.be_quiet()
-
-
-async def put_up(fence: PartitionFence, request: m.Fence) -> None:
-    """Answer `Fence`."""
-    await fence.put_up(request.migration)
-
-
-async def take_down(fence: PartitionFence, request: m.Unfence) -> None:
-    """Answer `Unfence`."""
-    await fence.take_down(request.migration)

@@ -13,15 +13,7 @@ from velaray.broker.partition.geo_replication import Handler
 from velaray.broker.subscription.messages import GetPendingTransactions, GetStats
 from velaray.broker.topic_policies import TopicPolicies
 from velaray.events.ids import Position, TransactionId
-from velaray.geo.replication.remote_progress import RemoteProgress
-from velaray.geo.replication.remote_transactions import RemoteTransactionSide
 from velaray.geo.tenant_migration import messages as m
-from velaray.geo.tenant_migration.partition_fence import (
-    PartitionFence,
-    be_quiet,
-    put_up,
-    take_down,
-)
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.messages import Message, ReplyT, Request
 from velaray.wire.replication import REPLICATOR_PREFIX, replicator_subscription
@@ -67,6 +59,34 @@ class Partition(Protocol):
     @property
     def subscriptions(self) -> Subscriptions:
         """The table of subscriptions."""
+        ...
+
+
+class Fence(Protocol):
+    """What a migration needs of the partition's fence."""
+
+    async def be_quiet(self) -> None:
+        """Pause delivery, and wait for acknowledgements in transit."""
+
+    async def put_up(self, migration: int) -> None:
+        """Put up the fence, and wait until everything before it is durable."""
+
+    async def take_down(self, migration: int) -> None:
+        """Take the fence down after a rollback."""
+
+
+class Progress(Protocol):
+    """What a migration needs of the progress of other clusters' subscriptions."""
+
+    async def take(self, source: str, raw: bytes) -> None:
+        """Apply a part of the progress of a subscription of ``source``, durably."""
+
+
+class Transactions(Protocol):
+    """What a migration needs of the transactions of other clusters."""
+
+    async def settle(self) -> dict[str, str]:
+        """Report all complete transactions; return the errors, by transaction."""
         ...
 
 
@@ -139,7 +159,7 @@ async def open_transactions(
 
 
 async def settle_transactions(
-    partition: Partition, transactions: RemoteTransactionSide, request: m.SettleTransactions
+    partition: Partition, transactions: Transactions, request: m.SettleTransactions
 ) -> str:
     """Answer `SettleTransactions`."""
     untold = await transactions.settle()
@@ -151,7 +171,22 @@ async def settle_transactions(
     return f"{len(open_ones)} transactions aren't complete" if open_ones else ""
 
 
-async def take_progress(progress: RemoteProgress, request: m.TakeProgress) -> None:
+async def be_quiet(fence: Fence, request: m.BeQuiet) -> None:
+    """Answer `BeQuiet`."""
+    await fence.be_quiet()
+
+
+async def put_up(fence: Fence, request: m.Fence) -> None:
+    """Answer `Fence`."""
+    await fence.put_up(request.migration)
+
+
+async def take_down(fence: Fence, request: m.Unfence) -> None:
+    """Answer `Unfence`."""
+    await fence.take_down(request.migration)
+
+
+async def take_progress(progress: Progress, request: m.TakeProgress) -> None:
     """Answer `TakeProgress`."""
     for part in request.parts:
         await progress.take(request.source, part)
@@ -159,9 +194,9 @@ async def take_progress(progress: RemoteProgress, request: m.TakeProgress) -> No
 
 def handlers(
     partition: Partition,
-    fence: PartitionFence,
-    progress: RemoteProgress,
-    transactions: RemoteTransactionSide,
+    fence: Fence,
+    progress: Progress,
+    transactions: Transactions,
 ) -> dict[type[Message], Handler]:
     """The requests of a migration."""
     return {
