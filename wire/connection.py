@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Protocol, cast
 
 from google.protobuf.message import Message as ProtobufMessage
@@ -119,7 +119,7 @@ class WireConnection(asyncio.BufferedProtocol):
         self._parser = FrameParser(max_message_size)
         self._error: Exception | None = None
         self._gone = False
-        self._paused = False
+        self._pauses: set[Hashable] = set()
         self._pending: list[bytes | memoryview] = []
         self._pending_size = 0
         self._heard = self._pinged = 0.0
@@ -239,19 +239,22 @@ class WireConnection(asyncio.BufferedProtocol):
 
     # --- receiving -------------------------------------------------------------------------
 
-    def pause_reading(self) -> None:
-        """Handle no more frames, including received ones, until `resume_reading`.
+    def pause_reading(self, reason: Hashable = None) -> None:
+        """Handle no more frames, including received ones, until `resume_reading` is called.
 
-        While paused, PING isn't answered either: the peer gives up after a minute or so.
+        Reading resumes when every ``reason`` that paused it has ended. While paused, PING isn't
+        answered either: the peer gives up after a minute or so.
         """
-        self._paused = True
+        self._pauses.add(reason)
         self._transport.pause_reading()
 
-    def resume_reading(self) -> None:
-        """Continue after `pause_reading`, first with the frames that were received already."""
-        if self._paused:
-            self._paused = False
-            self._loop.call_soon(self._resume)
+    def resume_reading(self, reason: Hashable = None) -> None:
+        """End ``reason`` to pause. If it was the last one, continue with the frames that were
+        received already."""
+        if reason in self._pauses:
+            self._pauses.discard(reason)
+            if not self._pauses:
+                self._loop.call_soon(self._resume)
 
     def _resume(self) -> None:
         self._heard = self._loop.time()
@@ -262,12 +265,12 @@ class WireConnection(asyncio.BufferedProtocol):
         finally:
             if not handled:
                 self.abort()
-        if not self._paused and self.writable and not self.closed:
+        if not self._pauses and self.writable and not self.closed:
             self._transport.resume_reading()
 
     def _handle_frames(self) -> None:
         next_frame = self._parser.next_frame
-        while self.writable and not self._paused and not self.closed:
+        while self.writable and not self._pauses and not self.closed:
             try:
                 frame = next_frame()
             except CorruptEntryError as error:
@@ -308,7 +311,7 @@ class WireConnection(asyncio.BufferedProtocol):
                 self.abort(PeerNotReadingError(f"{self.peer} leaves {waiting} bytes unread"))
                 return
             self._taken = self._flushed - waiting
-        elif not self._paused:
+        elif not self._pauses:
             if self._pinged > self._heard:
                 silence = now - self._heard
                 self.abort(PeerSilentError(f"{self.peer} was silent for {silence:.1f} s"))

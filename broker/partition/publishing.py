@@ -253,9 +253,9 @@ class Publishing:
     def _pause(self, connection: WireConnection) -> None:
         if connection not in self._paused:
             self._paused.add(connection)
-            connection.pause_reading()
+            connection.pause_reading(self)
 
     def _resume(self) -> None:
         for connection in self._paused:
-            connection.resume_reading()
+            connection.resume_reading(self)
         self._paused.clear()

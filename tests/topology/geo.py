@@ -65,7 +65,7 @@ class Client:
         size = int.from_bytes(head[4:8], "big")
         self.entries.append((decode_command(bytes(head[8 : 8 + size])), bytes(entry)))
 
-    def pause_reading(self) -> None:
+    def pause_reading(self, reason: object = None) -> None:
         """Nothing more is said meanwhile anyhow."""
 
     resume_reading = pause_reading

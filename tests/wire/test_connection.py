@@ -532,6 +532,25 @@ def test_pausing_holds_frames_that_were_received_already() -> None:
     run(scenario())
 
 
+def test_reading_resumes_when_every_reason_to_pause_has_ended() -> None:
+    async def scenario() -> None:
+        async with Server() as server:
+            _, writer, recorder = await server.connect()
+            connection = recorder.connection
+            connection.pause_reading("one partition")
+            connection.pause_reading("another partition")
+            writer.write(SEND)
+            for ended in ("another partition", "another partition", "a third partition"):
+                connection.resume_reading(ended)
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                assert not recorder.frames
+            connection.resume_reading("one partition")
+            await recorder.until(lambda: len(recorder.frames) == 1)
+
+    run(scenario())
+
+
 def test_a_failure_after_a_pause_closes_the_connection() -> None:
     async def scenario() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
