@@ -59,7 +59,7 @@ class JournaledActor(ActorBase):
         self.runtime: Runtime[Any]
         self.recovery_ms = 0, 0
         """When the last recovery began and ended."""
-        self.rpc_connections = RpcServer(ActorPeer(self), actor_system.config.rpc_key)
+        self.rpc_server = RpcServer(ActorPeer(self), actor_system.config.rpc_key)
         self.keeper = LedgerKeeper(self)
         self._tasks = ActorTasks(key, actor_system)
         self.spawn = self._tasks.spawn
@@ -83,7 +83,7 @@ class JournaledActor(ActorBase):
         except Purged as error:
             raise WasDeleted(Reason.NOT_FOUND, str(error)) from error
         self.recovery_ms = began_ms, self.actor_system.clock_ms()
-        rpc_port = await self.rpc_connections.start(self.config.host)
+        rpc_port = await self.rpc_server.start(self.config.host)
         self.spawn(self._stay_the_owner())
         self.spawn(self.keeper.run())
         return Address(self.config.host, 0, rpc_port)
@@ -197,14 +197,14 @@ class JournaledActor(ActorBase):
 
     async def stop(self) -> None:
         """Close connections, finish what is under way, close the journal."""
-        self.rpc_connections.stop()
+        self.rpc_server.stop()
         self._tasks.cancel()
         if hasattr(self, "runtime"):  # else it never started
             await self.runtime.close()
 
     def abort(self) -> None:
         """Stop as a crash would."""
-        self.rpc_connections.abort()
+        self.rpc_server.abort()
         self._tasks.cancel()
         if hasattr(self, "runtime"):
             self.runtime.abort()

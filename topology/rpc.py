@@ -381,29 +381,29 @@ class RpcServer:
         self._peer = peer
         self._key = key
         self._server: asyncio.Server | None = None
-        self.rpc_connections: OpenConnections[RpcConnection] = OpenConnections()
+        self.connections: OpenConnections[RpcConnection] = OpenConnections()
 
     async def start(self, host: str) -> int:
         """Listen on ``host``; returns the port."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: RpcConnection(self._peer, self._key, self.rpc_connections), host, 0
+            lambda: RpcConnection(self._peer, self._key, self.connections), host, 0
         )
         return int(self._server.sockets[0].getsockname()[1])
 
     def abort(self) -> None:
         """Stop listening and cut every connection, as a crash would."""
         self._end()
-        for rpc_connection in list(self.rpc_connections):
+        for rpc_connection in list(self.connections):
             rpc_connection.abort()
 
     def stop(self) -> None:
         """Stop listening and close every connection."""
         self._end()
-        for rpc_connection in list(self.rpc_connections):
+        for rpc_connection in list(self.connections):
             rpc_connection.close()
 
     def _end(self) -> None:
-        self.rpc_connections.ended = True
+        self.connections.ended = True
         if self._server is not None:
             self._server.close()

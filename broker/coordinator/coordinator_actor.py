@@ -185,7 +185,7 @@ class CoordinatorActor(JournaledActor):
         """Whether no client is connected and no transaction is unfinished."""
         return (
             not self.sessions
-            and not self.rpc_connections.rpc_connections
+            and not self.rpc_server.connections
             and not self.runtime.state.unfinished
         )
 

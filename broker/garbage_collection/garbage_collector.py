@@ -88,7 +88,7 @@ class GarbageCollector(ActorBase):
         self.key = key
         self.actor_system = actor_system
         self.config = actor_system.config
-        self.rpc_connections = RpcServer(ActorPeer(self), actor_system.config.rpc_key)
+        self.rpc_server = RpcServer(ActorPeer(self), actor_system.config.rpc_key)
         self.meter = CollectorMetrics()
         self._client: Client | None = None
         self._producer: Producer[Event] | None = None
@@ -105,21 +105,21 @@ class GarbageCollector(ActorBase):
     async def start(self) -> Address:
         """Create the topics if needed, and begin. Raises what `ActorSystem.call` raises."""
         await ensure_deletion_topics(self.actor_system)
-        rpc_port = await self.rpc_connections.start(self.config.host)
+        rpc_port = await self.rpc_server.start(self.config.host)
         self._tasks.spawn(self._consume())
         self._tasks.spawn(self._look_for_work())
         return Address(self.config.host, 0, rpc_port)
 
     def idle(self) -> bool:
         """Whether there is no call, nothing is under way, and the last look found no work."""
-        busy = self.rpc_connections.rpc_connections or self._enqueuing or self._handling
+        busy = self.rpc_server.connections or self._enqueuing or self._handling
         return self._drained and not busy
 
     async def stop(self) -> None:
         """Finish what is under way, and stop. Unacknowledged events are delivered to the next
         activation."""
         self._stopping = True
-        self.rpc_connections.stop()
+        self.rpc_server.stop()
         tasks = [*self._tasks.cancel(), *self._handling.cancel()]
         if tasks:
             await asyncio.wait(tasks)
@@ -129,7 +129,7 @@ class GarbageCollector(ActorBase):
     def abort(self) -> None:
         """Stop as a crash would."""
         self._stopping = True
-        self.rpc_connections.abort()
+        self.rpc_server.abort()
         self._tasks.cancel()
         self._handling.cancel()
         if self._client is not None:

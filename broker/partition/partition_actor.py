@@ -189,7 +189,7 @@ class PartitionActor(JournaledActor):
         Connections of clients that have neither producers nor consumers don't count.
         """
         movers = [channel.mover for channel in self.subscriptions.channels.values()]
-        if self.rpc_connections.rpc_connections or self.compactor.running:
+        if self.rpc_server.connections or self.compactor.running:
             return False
         if any(mover is not None and mover.busy for mover in movers):
             return False

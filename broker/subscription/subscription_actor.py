@@ -33,7 +33,7 @@ class SubscriptionActor(JournaledActor):
 
     def __init__(self, key: ActorKey, actor_system: ActorSystem) -> None:
         super().__init__(key, actor_system, SubscriptionMachine())
-        self.rpc_connections = RpcServer(self, actor_system.config.rpc_key)
+        self.rpc_server = RpcServer(self, actor_system.config.rpc_key)
         self._exporter: Exporter
         self._dispatcher: SubscriptionDispatcher | None = None
         self._suspects: Suspects | None = None  # once a partition was connected
@@ -194,7 +194,7 @@ class SubscriptionActor(JournaledActor):
 
     def idle(self) -> bool:
         """Whether no partition and no caller is connected."""
-        return not self.rpc_connections.rpc_connections
+        return not self.rpc_server.connections
 
 
 def _failing_deliveries(dispatcher: SubscriptionDispatcher, notice: Message) -> list[Range]:

@@ -82,7 +82,7 @@ class InboundReplicatorActor(ActorBase):
     def __init__(self, key: ActorKey, actor_system: ActorSystem) -> None:
         self.key = key
         self.actor_system = actor_system
-        self.rpc_connections = RpcServer(self, actor_system.config.rpc_key)
+        self.rpc_server = RpcServer(self, actor_system.config.rpc_key)
         self._control: RpcConnection | None = None
         self._epoch = 0
         self._work: _Work | None = None
@@ -94,15 +94,15 @@ class InboundReplicatorActor(ActorBase):
     async def start(self) -> Address:
         """Listen for the partition."""
         host = self.actor_system.config.host
-        return Address(host, 0, await self.rpc_connections.start(host))
+        return Address(host, 0, await self.rpc_server.start(host))
 
     def idle(self) -> bool:
         """Whether no partition and no caller is connected."""
-        return not self.rpc_connections.rpc_connections
+        return not self.rpc_server.connections
 
     async def stop(self) -> None:
         """Stop, after acknowledging there what is stored here."""
-        self.rpc_connections.stop()
+        self.rpc_server.stop()
         self._end()
         if self._ending:
             await asyncio.wait(self._ending)
@@ -111,7 +111,7 @@ class InboundReplicatorActor(ActorBase):
         """Stop at once, like a crash."""
         if self._work is not None:
             self._work.replicator.abort()
-        self.rpc_connections.abort()
+        self.rpc_server.abort()
         self._end()
 
     # -- the partition --------------------------------------------------------------------

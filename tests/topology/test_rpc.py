@@ -95,7 +95,7 @@ def test_a_connection_that_is_accepted_while_the_server_ends_is_cut(
     async def scenario() -> None:
         await connect(HOST, await server.start(HOST), peer, KEY)
         await until(lambda: peer.closed)
-        assert not server.rpc_connections
+        assert not server.connections
 
     server, peer = RpcServer(Peer(), KEY), Peer()
     monkeypatch.setattr(RpcConnection, "__init__", begin_and_end)
@@ -113,7 +113,7 @@ def test_a_closed_connection_keeps_no_buffer(monkeypatch: pytest.MonkeyPatch) ->
         _, writer = await asyncio.open_connection(HOST, port)
         writer.write(unfinished)
         await until(lambda: not writer.transport.get_write_buffer_size())
-        (rpc_connection,) = server.rpc_connections
+        (rpc_connection,) = server.connections
         held, _ = tracemalloc.get_traced_memory()
         writer.transport.abort()
         await until(lambda: rpc_connection.closed)

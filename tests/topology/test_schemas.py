@@ -368,7 +368,7 @@ def test_a_partition_that_lost_its_registry_connection_uses_no_deleted_schema(
         peer = await world.connect()
         assert await peer.produce(ONE) == 0
         registry = world.cluster.actor_system.actors[await world.registry()]
-        (rpc_connection,) = registry.rpc_connections.rpc_connections
+        (rpc_connection,) = registry.rpc_server.connections
 
         async def lose() -> None:
             registry.on_rpc_closed(rpc_connection)
@@ -434,7 +434,7 @@ def test_a_registry_becomes_idle_while_partitions_cache_its_answers(run: Run) ->
 
         assert not await now()
         actor._used_s -= 60.0
-        assert actor.rpc_connections.rpc_connections
+        assert actor.rpc_server.connections
         assert await now()
 
     run(scenario)
