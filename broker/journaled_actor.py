@@ -31,7 +31,8 @@ from velaray.journal.replay import load_manifest
 from velaray.topology.actor_system import ActorBase, ActorSystem, Address
 from velaray.topology.messages import Codec, Message, Request
 from velaray.topology.metrics import Labels, Sample, runtime_samples
-from velaray.topology.rpc import RemoteError, RpcConnection, RpcServer
+from velaray.topology.rpc import RemoteError, RpcConnection
+from velaray.topology.rpc_server import RpcServer
 
 CONFIRM_S = 10.0
 """The period of the check whether a newer activation owns the journal."""
@@ -59,13 +60,14 @@ class JournaledActor(ActorBase):
         self.runtime: Runtime[Any]
         self.recovery_ms = 0, 0
         """When the last recovery began and ended."""
-        self.rpc_server = RpcServer(ActorPeer(self), actor_system.config.rpc_key)
+        self.host = actor_system.host_of(key)
+        self.rpc_server = RpcServer(ActorPeer(self), key.text(), self.host.rpc)
         self.keeper = LedgerKeeper(self)
         self._tasks = ActorTasks(key, actor_system)
         self.spawn = self._tasks.spawn
 
     async def start(self) -> Address:
-        """Recover from the journal and listen.
+        """Recover from the journal, and open the listener of the host.
 
         Raises what `ask_whether_it_exists` raises; then no journal is left behind.
         """
@@ -83,7 +85,7 @@ class JournaledActor(ActorBase):
         except Purged as error:
             raise WasDeleted(Reason.NOT_FOUND, str(error)) from error
         self.recovery_ms = began_ms, self.actor_system.clock_ms()
-        rpc_port = await self.rpc_server.start(self.config.host)
+        rpc_port = await self.rpc_server.open(self.config.host)
         self.spawn(self._stay_the_owner())
         self.spawn(self.keeper.run())
         return Address(self.config.host, 0, rpc_port)

@@ -20,6 +20,7 @@ from velaray.events.ids import ActorKey
 from velaray.journal.journal import JournalSettings
 from velaray.journal.store import LedgerStore
 from velaray.topology.config import ClusterConfig
+from velaray.topology.host import ActorHost
 from velaray.topology.messages import ReplyT, Request
 from velaray.topology.rpc import (
     RemoteError,
@@ -28,6 +29,7 @@ from velaray.topology.rpc import (
     connect,
     reason_of,
 )
+from velaray.topology.rpc_server import RpcServer
 
 REACH_TIMEOUT_S = 30.0
 RPC_KEPT_S = 10.0
@@ -57,10 +59,12 @@ class ActorBase(abc.ABC):
     """An actor in the care of Ray or of an `InProcessActorSystem`: its sockets and its runtime."""
 
     key: ActorKey
+    rpc_server: RpcServer
 
     @abc.abstractmethod
     async def start(self) -> Address:
-        """Recover and listen."""
+        """Recover, and open the host's listeners. Callers reach the actor when `start_actor`
+        returns."""
 
     @abc.abstractmethod
     async def call(self, method: str, args: dict[str, Any]) -> Any:
@@ -78,6 +82,19 @@ class ActorBase(abc.ABC):
     @abc.abstractmethod
     def abort(self) -> None:
         """Stop at once, as a crash would: nothing more is written or answered."""
+
+
+async def start_actor(actor: ActorBase) -> Address:
+    """Start an actor and serve its callers. Raises what its start raised; it is aborted then."""
+    started = False
+    try:
+        address = await actor.start()
+        actor.rpc_server.serve()
+        started = True
+    finally:
+        if not started:
+            actor.abort()
+    return address
 
 
 class _Caller:
@@ -107,6 +124,7 @@ class ActorSystem(abc.ABC):
         self.store = store
         self.journal_settings = JournalSettings()
         self.random: RandomSource = Random()
+        self._host = ActorHost(config)
         self._rpc_connections: dict[ActorKey, RpcConnection] = {}
         self._dialling: weakref.WeakValueDictionary[ActorKey, asyncio.Lock] = (
             weakref.WeakValueDictionary()
@@ -135,6 +153,10 @@ class ActorSystem(abc.ABC):
     @abc.abstractmethod
     def fatal(self, key: ActorKey, error: BaseException) -> None:
         """End an actor of this process that can't continue (fenced, failed sync, divergence)."""
+
+    def host_of(self, key: ActorKey) -> ActorHost:
+        """Return the host that runs this actor of the process: its only host, by default."""
+        return self._host
 
     def clock_ms(self) -> int:
         """Wall-clock milliseconds."""
@@ -170,7 +192,7 @@ class ActorSystem(abc.ABC):
 
     async def _dial(self, key: ActorKey, peer: RpcPeer) -> RpcConnection:
         address = await self.address(key)
-        return await connect(address.host, address.rpc_port, peer, self.config.rpc_key)
+        return await connect(address.host, address.rpc_port, key.text(), peer, self.config.rpc_key)
 
     async def call(
         self,

@@ -22,8 +22,10 @@ from velaray.topology.actor_system import (
     Address,
     MakeActor,
     Unreachable,
+    start_actor,
 )
 from velaray.topology.config import ClusterConfig
+from velaray.topology.host import ActorHost
 from velaray.topology.rpc import RemoteError
 
 
@@ -36,6 +38,7 @@ class InProcessActorSystem(ActorSystem):
         self.actors: dict[ActorKey, ActorBase] = {}
         self.failures: list[tuple[ActorKey, BaseException]] = []
         self._starting: dict[ActorKey, asyncio.Task[Address]] = {}
+        self._hosts: dict[ActorKey, ActorHost] = {}
 
     async def address(self, key: ActorKey) -> Address:
         """Start the actor unless it runs.
@@ -55,16 +58,12 @@ class InProcessActorSystem(ActorSystem):
             raise RemoteError(Reason.STORAGE_FULL, error.told) from error
 
     async def _start(self, key: ActorKey) -> Address:
-        actor = self._make_actor(key, self)
-        self.actors[key] = actor
-        started = False
-        try:
-            address = await actor.start()
-            started = True
-        finally:
-            if not started:
-                actor.abort()
-        return address
+        actor = self.actors[key] = self._make_actor(key, self)
+        return await start_actor(actor)
+
+    def host_of(self, key: ActorKey) -> ActorHost:
+        """Each actor has a host of its own, as a process of its own would be."""
+        return self._hosts.setdefault(key, ActorHost(self.config))
 
     async def survey(self, method: str, timeout_s: float) -> dict[ActorKey, Any]:
         """Call the actors one after the other."""
@@ -88,7 +87,9 @@ class InProcessActorSystem(ActorSystem):
         task = self._starting.pop(key, None)
         if task is not None and not task.done():
             task.cancel()
-        actor = self.actors.pop(key, None)
+        host, actor = self._hosts.pop(key, None), self.actors.pop(key, None)
+        if host is not None:
+            host.abort()
         if actor is not None:
             actor.abort()
 
@@ -99,9 +100,11 @@ class InProcessActorSystem(ActorSystem):
             await asyncio.wait([task])  # otherwise its start would continue after the answer
             if self._starting.get(key) is task:
                 del self._starting[key]
-        actor = self.actors.pop(key, None)
+        host, actor = self._hosts.pop(key, None), self.actors.pop(key, None)
         if actor is not None and task is not None and not task.cancelled() and not task.exception():
             await actor.stop()
+        if host is not None:
+            host.stop()
 
     async def stop(self) -> None:
         """Stop every actor. Garbage collectors, which are clients, come first; then subscriptions,

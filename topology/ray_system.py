@@ -33,6 +33,7 @@ from velaray.topology.actor_system import (
     Address,
     MakeActor,
     Unreachable,
+    start_actor,
 )
 from velaray.topology.config import ClusterConfig
 from velaray.topology.metrics import Sample
@@ -240,11 +241,10 @@ class VelarayActor:
         actor = self._make_actor(self._key, self._actor_system)
         started = False
         try:
-            address = await actor.start()
+            address = await start_actor(actor)
             started = True
         finally:
             if not started:
-                actor.abort()
                 self._starting = None  # the next request retries
         self._actor = actor
         self._measuring = asyncio.get_running_loop().create_task(self._measure(actor))

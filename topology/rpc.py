@@ -2,8 +2,8 @@
 
 A connection carries a stream of msgpack values. Either end may send requests, which have one answer
 each, and notices, which have none. Messages arrive in the order in which they are sent. A
-connection begins with the cluster's key. Everything that an end sends during one turn of the event
-loop leaves in one write.
+connection begins with a hello: the cluster's key and the actor that the caller means. Everything
+that an end sends during one turn of the event loop leaves in one write.
 
 Typed requests and notices (`velaray.topology.messages`) are checked when they arrive. A request of
 the wrong shape is refused with INVALID; a notice of the wrong shape closes the connection. Untyped
@@ -39,7 +39,7 @@ from velaray.topology.messages import (
 )
 from velaray.topology.open_connections import OpenConnections
 
-_REQUEST, _RESPONSE, _NOTICE, _ALIVE, _TYPED_REQUEST, _TYPED_NOTICE = range(6)
+_REQUEST, _RESPONSE, _NOTICE, _ALIVE, _TYPED_REQUEST, _TYPED_NOTICE, _HELLO = range(7)
 MAX_FRAME = 64 << 20
 KEEP_ALIVE_S = 10.0
 """Seconds between two keep-alives of one end of a connection."""
@@ -102,17 +102,43 @@ class MessagePeer(RpcPeer, Protocol):
         ...
 
 
+class Served(Protocol):
+    """An actor that accepts connections."""
+
+    peer: RpcPeer
+    connections: OpenConnections[RpcConnection]
+
+
+class Acceptor(Protocol):
+    """The accepting side: it knows the actors that connections may name."""
+
+    connections: OpenConnections[RpcConnection]
+    """Every accepted connection."""
+
+    def find(self, actor: str) -> Served | None:
+        """Return an actor; None if it isn't served here."""
+        ...
+
+
 class RpcConnection(asyncio.Protocol):
-    """One end of a connection, made by `connect` or by an `RpcServer`."""
+    """One end of a connection, made by `connect` or by an `RpcListener`."""
 
     def __init__(
-        self, peer: RpcPeer, key: bytes, registry: OpenConnections[RpcConnection] | None = None
+        self,
+        key: bytes,
+        actor: str = "",
+        peer: RpcPeer | None = None,
+        acceptor: Acceptor | None = None,
     ) -> None:
+        """A caller's end has the ``actor`` that it calls and the ``peer`` that handles messages.
+        An accepted end gets both from the hello."""
+        self._key = key
+        self._actor = actor
         self._peer = peer
         self._typed_peer = peer if isinstance(peer, MessagePeer) else None
-        self._key = key
-        self._registry = registry
-        self._trusted = registry is None
+        self._acceptor = acceptor
+        self._served: Served | None = None
+        self._trusted = acceptor is None
         self._transport: asyncio.Transport | None = None
         self._unpacker = msgpack.Unpacker(
             raw=False, strict_map_key=False, max_buffer_size=MAX_FRAME
@@ -133,20 +159,22 @@ class RpcConnection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._look_again()
-        if self._registry is None:
-            self.notify("hello", self._key)
-        elif self._registry.ended:
+        if self._acceptor is None:
+            self._send([_HELLO, self._key, self._actor])
+        elif self._acceptor.connections.ended:
             transport.abort()
         else:
-            self._registry.add(self)
+            self._acceptor.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by asyncio: fail outstanding requests and notify the handler."""
         self.closed = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._registry is not None:
-            self._registry.discard(self)
+        if self._acceptor is not None:
+            self._acceptor.connections.discard(self)
+        if self._served is not None:
+            self._served.connections.discard(self)
         for future in self._requests.values():
             if not future.done():
                 future.set_exception(
@@ -156,7 +184,8 @@ class RpcConnection(asyncio.Protocol):
         del self._unpacker  # its buffer may be large, and this object may be collected much later
         for task in self._answering:
             task.cancel()
-        self._peer.on_rpc_closed(self)
+        if self._peer is not None:
+            self._peer.on_rpc_closed(self)
 
     def _look_again(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._look)
@@ -192,9 +221,7 @@ class RpcConnection(asyncio.Protocol):
     def _on_message(self, message: list[Any]) -> None:
         kind = message[0]
         if not self._trusted:
-            self._trusted = kind == _NOTICE and hmac.compare_digest(message[2], self._key)
-            if not self._trusted:
-                raise ValueError("the first frame of an RPC connection must be the cluster's key")
+            self._on_hello(message)
             return
         if kind == _ALIVE:
             return
@@ -203,12 +230,28 @@ class RpcConnection(asyncio.Protocol):
         elif kind == _TYPED_REQUEST:
             self._on_typed_request(message[1], message[2])
         elif kind == _NOTICE:
+            assert self._peer is not None
             self._peer.on_notice(self, message[1], message[2])
         elif kind == _REQUEST:
             _, request_id, method, args = message
             self._begin_answer(request_id, method, lambda: self._answer_untyped(method, args))
         else:
             self._on_response(message[1], message[2], message[3])
+
+    def _on_hello(self, message: list[Any]) -> None:
+        """Find the actor that the caller means. Raises `ValueError`, which closes the connection:
+        the caller resolves the actor's address again."""
+        kind, key, actor = message
+        if kind != _HELLO or not hmac.compare_digest(key, self._key):
+            raise ValueError("the first frame of an RPC connection must be the cluster's key")
+        assert self._acceptor is not None
+        served = self._acceptor.find(actor)
+        if served is None or served.connections.ended:
+            raise ValueError(f"{actor} isn't served here")
+        self._actor, self._served, self._peer = actor, served, served.peer
+        self._typed_peer = served.peer if isinstance(served.peer, MessagePeer) else None
+        served.connections.add(self)
+        self._trusted = True
 
     def _on_typed_notice(self, data: bytes) -> None:
         if self._typed_peer is None:
@@ -244,6 +287,7 @@ class RpcConnection(asyncio.Protocol):
         task.add_done_callback(partial(self._answered, request_id, name))
 
     def _answer_untyped(self, method: str, args: Any) -> Awaitable[Any]:
+        assert self._peer is not None
         return self._peer.on_request(self, method, args)
 
     async def _answer_typed(self, peer: MessagePeer, request: Request[Any]) -> bytes:
@@ -360,50 +404,16 @@ class RpcConnection(asyncio.Protocol):
 
 
 async def connect(
-    host: str, port: int, peer: RpcPeer, key: bytes, timeout: float = 10.0
+    host: str, port: int, actor: str, peer: RpcPeer, key: bytes, timeout: float = 10.0
 ) -> RpcConnection:
-    """Open a connection. Raises `OSError` or `TimeoutError` if there is no server.
+    """Open a connection to an actor. Raises `OSError` or `TimeoutError` if there is no listener.
 
-    ``key`` is the cluster's RPC key; the server closes a connection that begins without it.
+    ``key`` is the cluster's RPC key. The listener closes a connection that begins without it, or
+    that names an actor that it doesn't serve.
     """
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(timeout):
         _, rpc_connection = await loop.create_connection(
-            lambda: RpcConnection(peer, key), host, port
+            lambda: RpcConnection(key, actor, peer), host, port
         )
     return rpc_connection
-
-
-class RpcServer:
-    """Accepts connections on a free port."""
-
-    def __init__(self, peer: RpcPeer, key: bytes) -> None:
-        self._peer = peer
-        self._key = key
-        self._server: asyncio.Server | None = None
-        self.connections: OpenConnections[RpcConnection] = OpenConnections()
-
-    async def start(self, host: str) -> int:
-        """Listen on ``host``; returns the port."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: RpcConnection(self._peer, self._key, self.connections), host, 0
-        )
-        return int(self._server.sockets[0].getsockname()[1])
-
-    def abort(self) -> None:
-        """Stop listening and cut every connection, as a crash would."""
-        self._end()
-        for rpc_connection in list(self.connections):
-            rpc_connection.abort()
-
-    def stop(self) -> None:
-        """Stop listening and close every connection."""
-        self._end()
-        for rpc_connection in list(self.connections):
-            rpc_connection.close()
-
-    def _end(self) -> None:
-        self.connections.ended = True
-        if self._server is not None:
-            self._server.close()

@@ -52,7 +52,8 @@ from velaray.journal.errors import JournalError
 from velaray.journal.garbage_collection import Fate, dispose
 from velaray.topology.actor_system import ActorBase, ActorSystem, Address
 from velaray.topology.messages import Message, Request
-from velaray.topology.rpc import RemoteError, RpcConnection, RpcServer
+from velaray.topology.rpc import RemoteError, RpcConnection
+from velaray.topology.rpc_server import RpcServer
 from velaray.topology.system_credentials import SystemCredentials
 from velaray.topology.transient import TRANSIENT_OR_STORE
 
@@ -88,7 +89,7 @@ class GarbageCollector(ActorBase):
         self.key = key
         self.actor_system = actor_system
         self.config = actor_system.config
-        self.rpc_server = RpcServer(ActorPeer(self), actor_system.config.rpc_key)
+        self.rpc_server = RpcServer(ActorPeer(self), key.text(), actor_system.host_of(key).rpc)
         self.meter = CollectorMetrics()
         self._client: Client | None = None
         self._producer: Producer[Event] | None = None
@@ -105,7 +106,7 @@ class GarbageCollector(ActorBase):
     async def start(self) -> Address:
         """Create the topics if needed, and begin. Raises what `ActorSystem.call` raises."""
         await ensure_deletion_topics(self.actor_system)
-        rpc_port = await self.rpc_server.start(self.config.host)
+        rpc_port = await self.rpc_server.open(self.config.host)
         self._tasks.spawn(self._consume())
         self._tasks.spawn(self._look_for_work())
         return Address(self.config.host, 0, rpc_port)

@@ -23,7 +23,8 @@ from velaray.broker.subscription.undo_requests import UndoRequests
 from velaray.events.ids import ActorKey
 from velaray.topology.actor_system import ActorSystem, Address
 from velaray.topology.messages import Encoded, Message, MessageError, Request, encode
-from velaray.topology.rpc import RemoteError, RpcConnection, RpcServer
+from velaray.topology.rpc import RemoteError, RpcConnection
+from velaray.topology.rpc_server import RpcServer
 
 
 class SubscriptionActor(JournaledActor):
@@ -33,7 +34,7 @@ class SubscriptionActor(JournaledActor):
 
     def __init__(self, key: ActorKey, actor_system: ActorSystem) -> None:
         super().__init__(key, actor_system, SubscriptionMachine())
-        self.rpc_server = RpcServer(self, actor_system.config.rpc_key)
+        self.rpc_server = RpcServer(self, key.text(), self.host.rpc)
         self._exporter: Exporter
         self._dispatcher: SubscriptionDispatcher | None = None
         self._suspects: Suspects | None = None  # once a partition was connected

@@ -25,7 +25,8 @@ from velaray.geo.replication.replicator_settings import Remote
 from velaray.topology.actor_system import ActorBase, ActorSystem, Address
 from velaray.topology.messages import Message, Request
 from velaray.topology.metrics import Labels, Sample
-from velaray.topology.rpc import RemoteError, RpcConnection, RpcServer
+from velaray.topology.rpc import RemoteError, RpcConnection
+from velaray.topology.rpc_server import RpcServer
 
 LIVES = 1 << 12
 """How many starts of an inbound replicator one activation of a partition can distinguish."""
@@ -82,7 +83,7 @@ class InboundReplicatorActor(ActorBase):
     def __init__(self, key: ActorKey, actor_system: ActorSystem) -> None:
         self.key = key
         self.actor_system = actor_system
-        self.rpc_server = RpcServer(self, actor_system.config.rpc_key)
+        self.rpc_server = RpcServer(self, key.text(), actor_system.host_of(key).rpc)
         self._control: RpcConnection | None = None
         self._epoch = 0
         self._work: _Work | None = None
@@ -94,7 +95,7 @@ class InboundReplicatorActor(ActorBase):
     async def start(self) -> Address:
         """Listen for the partition."""
         host = self.actor_system.config.host
-        return Address(host, 0, await self.rpc_server.start(host))
+        return Address(host, 0, await self.rpc_server.open(host))
 
     def idle(self) -> bool:
         """Whether no partition and no caller is connected."""

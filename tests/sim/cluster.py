@@ -29,7 +29,13 @@ from velaray.geo.actor_kinds import make_actor
 from velaray.journal.errors import Fenced, JournalError, SyncFailed
 from velaray.journal.journal import JournalSettings
 from velaray.journal.memory import MemoryStore, Step, TornWrite
-from velaray.topology.actor_system import ActorBase, ActorSystem, Address, Unreachable
+from velaray.topology.actor_system import (
+    ActorBase,
+    ActorSystem,
+    Address,
+    Unreachable,
+    start_actor,
+)
 from velaray.topology.config import ClusterConfig, PartitionSync
 from velaray.topology.rpc import RemoteError
 from velaray.wire.replication import REPLICATOR_PREFIX
@@ -332,7 +338,7 @@ class SimCluster:
             checked = CheckedMachine(actor._machine)  # type: ignore[attr-defined]
             actor._machine = checked  # type: ignore[attr-defined]
             node.shadow = Shadow(checked)
-        address = await actor.start()
+        address = await start_actor(actor)
         node.actor = actor
         return address
 

@@ -17,9 +17,10 @@ from tests.support.local_cluster import LocalCluster
 from velaray.actors.machine import Reason
 from velaray.events.ids import ActorKey
 from velaray.topology.messages import Codec, Message, MessageError, Request, decode_reply, encode
-from velaray.topology.rpc import RemoteError, RpcConnection, RpcServer, connect
+from velaray.topology.rpc import RemoteError, RpcConnection, connect
+from velaray.topology.rpc_server import RpcListener, RpcServer
 
-HOST, KEY = "127.0.0.1", b"key"
+HOST, KEY, ACTOR = "127.0.0.1", b"key", "an actor"
 
 
 class Flow(Message):
@@ -163,11 +164,12 @@ def run(scenario: Callable[[RpcConnection, Peer], Awaitable[None]], faults: int 
         reported: list[Any] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, fault: reported.append(fault))
         peer = Peer()
-        server = RpcServer(peer, KEY)
-        rpc_connection = await connect(HOST, await server.start(HOST), Peer(), KEY)
+        listener = RpcListener(KEY)
+        RpcServer(peer, ACTOR, listener).serve()
+        rpc_connection = await connect(HOST, await listener.open(HOST), ACTOR, Peer(), KEY)
         async with asyncio.timeout(10):
             await scenario(rpc_connection, peer)
-        server.stop()
+        listener.stop()
         assert len(reported) == faults, reported
 
     asyncio.run(main())
@@ -226,11 +228,12 @@ def test_a_peer_without_typed_messages_refuses_them() -> None:
             """Nothing to do."""
 
     async def main() -> None:
-        server = RpcServer(Plain(), KEY)
-        rpc_connection = await connect(HOST, await server.start(HOST), Plain(), KEY)
+        listener = RpcListener(KEY)
+        RpcServer(Plain(), ACTOR, listener).serve()
+        rpc_connection = await connect(HOST, await listener.open(HOST), ACTOR, Plain(), KEY)
         with pytest.raises(RemoteError, match="no typed requests"):
             await rpc_connection.ask(Count(1))
-        server.stop()
+        listener.stop()
 
     asyncio.run(main())
 

@@ -25,7 +25,8 @@ from velaray.topology.actor_system import Unreachable, persist
 from velaray.topology.config import ClusterConfig
 from velaray.topology.in_process import InProcessActorSystem
 from velaray.topology.messages import Request
-from velaray.topology.rpc import RemoteError, RpcServer
+from velaray.topology.rpc import RemoteError
+from velaray.topology.rpc_server import RpcListener
 from velaray.wire import pulsar_pb2 as pb
 
 TOPIC = TopicName.parse("persistent://public/default/t")
@@ -384,13 +385,13 @@ def test_an_unused_connection_keeps_no_partition_in_memory() -> None:
 
 
 def test_an_actor_whose_start_fails_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def failing_listen(server: RpcServer, host: str) -> int:
+    async def failing_listen(listener: RpcListener, host: str) -> int:
         raise OSError("no port left")
 
     async def scenario(setting: Setting) -> None:
         key = setting.partition.key
         setting.actor_system.kill(key)
-        monkeypatch.setattr(RpcServer, "start", failing_listen)
+        monkeypatch.setattr(RpcListener, "open", failing_listen)
         with pytest.raises(OSError, match="no port left"):
             await setting.actor_system.address(key)
         half_started = setting.actor_system.actors[key]

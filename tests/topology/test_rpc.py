@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from velaray.topology import rpc
-from velaray.topology.rpc import RpcConnection, RpcConnectionClosed, RpcServer, connect
+from velaray.topology.rpc import RpcConnection, RpcConnectionClosed, connect
+from velaray.topology.rpc_server import RpcListener, RpcServer
 
-HOST, KEY = "127.0.0.1", b"key"
+HOST, KEY, ACTOR = "127.0.0.1", b"key", "an actor"
 
 
 class Peer:
@@ -32,6 +33,13 @@ class Peer:
         self.closed.append(rpc_connection)
 
 
+def serve(peer: Peer, actor: str = ACTOR, listener: RpcListener | None = None) -> RpcServer:
+    """Serve an actor at a listener, of its own by default."""
+    server = RpcServer(peer, actor, listener or RpcListener(KEY))
+    server.serve()
+    return server
+
+
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rpc, "KEEP_ALIVE_S", 0.02)
@@ -45,8 +53,8 @@ async def until(condition: Callable[[], Any]) -> None:
 
 def test_an_unused_connection_stays_open() -> None:
     async def scenario() -> None:
-        server, peer = RpcServer(Peer(), KEY), Peer()
-        rpc_connection = await connect(HOST, await server.start(HOST), peer, KEY)
+        server, peer = serve(Peer()), Peer()
+        rpc_connection = await connect(HOST, await server.open(HOST), ACTOR, peer, KEY)
         await asyncio.sleep(0.02 * (rpc.SILENT_TURNS + 7))
         assert await rpc_connection.request("say", "hello") == "hello"
         server.stop()
@@ -59,7 +67,7 @@ def test_a_connection_to_a_silent_peer_is_cut() -> None:
     async def scenario() -> None:
         loop, peer = asyncio.get_running_loop(), Peer()
         mute = await loop.create_server(asyncio.Protocol, HOST, 0)
-        rpc_connection = await connect(HOST, mute.sockets[0].getsockname()[1], peer, KEY)
+        rpc_connection = await connect(HOST, mute.sockets[0].getsockname()[1], ACTOR, peer, KEY)
         with pytest.raises(RpcConnectionClosed):
             await rpc_connection.request("say", "hello", timeout=5.0)
         assert peer.closed == [rpc_connection]
@@ -70,34 +78,86 @@ def test_a_connection_to_a_silent_peer_is_cut() -> None:
 
 def test_a_client_that_connects_and_stays_silent_is_disconnected() -> None:
     async def scenario() -> None:
-        server = RpcServer(Peer(), KEY)
-        reader, writer = await asyncio.open_connection(HOST, await server.start(HOST))
+        listener = RpcListener(KEY)
+        reader, writer = await asyncio.open_connection(HOST, await listener.open(HOST))
         async with asyncio.timeout(5):
             assert await reader.read() == b""
         writer.close()
-        server.stop()
+        listener.stop()
 
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("end", [RpcServer.abort, RpcServer.stop])
-def test_a_connection_that_is_accepted_while_the_server_ends_is_cut(
-    monkeypatch: pytest.MonkeyPatch, end: Callable[[RpcServer], None]
+def test_a_listener_passes_connections_to_the_actors_that_they_name() -> None:
+    async def scenario() -> None:
+        listener = RpcListener(KEY)
+        servers = {name: serve(Peer(), name, listener) for name in ("first", "second")}
+        port = await listener.open(HOST)
+        connections = {name: await connect(HOST, port, name, Peer(), KEY) for name in servers}
+        for name, rpc_connection in connections.items():
+            assert await rpc_connection.request("say", name) == name
+            assert len(servers[name].connections) == 1
+        servers["first"].abort()
+        await until(lambda: connections["first"].closed)
+        assert await connections["second"].request("say", "still here") == "still here"
+        listener.stop()
+        await until(lambda: connections["second"].closed)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("state", ["never", "before", "ended"])
+def test_a_connection_to_an_actor_that_is_not_served_is_closed(state: str) -> None:
+    async def scenario() -> None:
+        listener = RpcListener(KEY)
+        served = RpcServer(Peer(), ACTOR, listener)
+        port = await served.open(HOST)
+        if state == "ended":
+            served.serve()
+            served.stop()
+        actor = "another actor" if state == "never" else ACTOR
+        peer = Peer()
+        rpc_connection = await connect(HOST, port, actor, peer, KEY)
+        with pytest.raises(RpcConnectionClosed):
+            await rpc_connection.request("say", "hello", timeout=5.0)
+        assert peer.closed == [rpc_connection]
+        assert not served.connections
+        listener.stop()
+
+    asyncio.run(scenario())
+
+
+def test_the_newer_activation_gets_the_connections() -> None:
+    async def scenario() -> None:
+        listener = RpcListener(KEY)
+        older, newer = serve(Peer(), ACTOR, listener), serve(Peer(), ACTOR, listener)
+        older.stop()
+        rpc_connection = await connect(HOST, await newer.open(HOST), ACTOR, Peer(), KEY)
+        assert await rpc_connection.request("say", "hello") == "hello"
+        assert len(newer.connections) == 1
+        listener.stop()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("end", [RpcListener.abort, RpcListener.stop])
+def test_a_connection_that_is_accepted_while_the_listener_ends_is_cut(
+    monkeypatch: pytest.MonkeyPatch, end: Callable[[RpcListener], None]
 ) -> None:
     monkeypatch.setattr(rpc, "KEEP_ALIVE_S", 10.0)
     begin = RpcConnection.__init__
 
-    def begin_and_end(self: RpcConnection, *how: Any) -> None:
-        begin(self, *how)
-        if len(how) == 3:  # the one that the server accepted; `connection_made` comes next
-            asyncio.get_running_loop().call_soon(end, server)
+    def begin_and_end(self: RpcConnection, *args: Any, **how: Any) -> None:
+        begin(self, *args, **how)
+        if how:  # the one that the listener accepted; `connection_made` comes next
+            asyncio.get_running_loop().call_soon(end, listener)
 
     async def scenario() -> None:
-        await connect(HOST, await server.start(HOST), peer, KEY)
+        await connect(HOST, await listener.open(HOST), ACTOR, peer, KEY)
         await until(lambda: peer.closed)
-        assert not server.connections
+        assert not listener.connections
 
-    server, peer = RpcServer(Peer(), KEY), Peer()
+    listener, peer = RpcListener(KEY), Peer()
     monkeypatch.setattr(RpcConnection, "__init__", begin_and_end)
     asyncio.run(scenario())
 
@@ -108,18 +168,18 @@ def test_a_closed_connection_keeps_no_buffer(monkeypatch: pytest.MonkeyPatch) ->
     unfinished = b"\xc6" + size.to_bytes(4, "big") + bytes(size - 1)
 
     async def scenario() -> None:
-        server = RpcServer(Peer(), KEY)
-        port = await server.start(HOST)
+        listener = RpcListener(KEY)
+        port = await listener.open(HOST)
         _, writer = await asyncio.open_connection(HOST, port)
         writer.write(unfinished)
         await until(lambda: not writer.transport.get_write_buffer_size())
-        (rpc_connection,) = server.connections
+        (rpc_connection,) = listener.connections
         held, _ = tracemalloc.get_traced_memory()
         writer.transport.abort()
         await until(lambda: rpc_connection.closed)
         left, _ = tracemalloc.get_traced_memory()
         assert held - left > size // 2
-        server.stop()
+        listener.stop()
 
     tracemalloc.start()
     gc.disable()  # the connection is in a cycle of references

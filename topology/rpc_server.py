@@ -1,0 +1,106 @@
+"""The accepting side of RPC connections: one listener for all actors of a host."""
+
+from __future__ import annotations
+
+import asyncio
+
+from velaray.topology.open_connections import OpenConnections
+from velaray.topology.rpc import RpcConnection, RpcPeer
+
+
+class RpcListener:
+    """Accepts connections on a free port, and passes each to the actor that it names.
+
+    A connection that names an actor that isn't served here is closed, so a stale address is an
+    error and never leads to another actor.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        """``key`` is the cluster's RPC key."""
+        self._key = key
+        self._servers: dict[str, RpcServer] = {}
+        self._opening: asyncio.Task[asyncio.Server] | None = None
+        self.connections: OpenConnections[RpcConnection] = OpenConnections()
+
+    async def open(self, host: str) -> int:
+        """Listen on ``host``, once; returns the port. Raises `OSError`."""
+        if self._opening is None or (self._opening.done() and self._opening.exception()):
+            self._opening = asyncio.ensure_future(self._listen(host))
+        server = await asyncio.shield(self._opening)
+        return int(server.sockets[0].getsockname()[1])
+
+    async def _listen(self, host: str) -> asyncio.Server:
+        def accept() -> RpcConnection:
+            return RpcConnection(self._key, acceptor=self)
+
+        return await asyncio.get_running_loop().create_server(accept, host, 0)
+
+    def add(self, actor: str, server: RpcServer) -> None:
+        """Serve an actor, in place of an earlier activation."""
+        self._servers[actor] = server
+
+    def remove(self, actor: str, server: RpcServer) -> None:
+        """Serve an activation no longer. Idempotent; its connections stay open."""
+        if self._servers.get(actor) is server:
+            del self._servers[actor]
+
+    def find(self, actor: str) -> RpcServer | None:
+        """Return an actor; None if it isn't served here."""
+        return self._servers.get(actor)
+
+    def abort(self) -> None:
+        """Stop listening and cut every connection, as a crash would."""
+        self._end()
+        for rpc_connection in list(self.connections):
+            rpc_connection.abort()
+
+    def stop(self) -> None:
+        """Stop listening and close every connection."""
+        self._end()
+        for rpc_connection in list(self.connections):
+            rpc_connection.close()
+
+    def _end(self) -> None:
+        self.connections.ended = True
+        if self._opening is None:
+            return
+        if self._opening.done() and not self._opening.cancelled():
+            if self._opening.exception() is None:
+                self._opening.result().close()
+        else:
+            self._opening.cancel()
+
+
+class RpcServer:
+    """The callers' way to one actor of a host."""
+
+    def __init__(self, peer: RpcPeer, actor: str, listener: RpcListener) -> None:
+        """``peer`` handles the messages for ``actor``."""
+        self.peer = peer
+        self.connections: OpenConnections[RpcConnection] = OpenConnections()
+        self._actor = actor
+        self._listener = listener
+
+    async def open(self, host: str) -> int:
+        """Return the port that callers connect to. Raises `OSError`."""
+        return await self._listener.open(host)
+
+    def serve(self) -> None:
+        """Accept connections from now on."""
+        self._listener.add(self._actor, self)
+
+    def abort(self) -> None:
+        """Accept no connections any more, and cut every one, as a crash would."""
+        self._end()
+        for rpc_connection in list(self.connections):
+            rpc_connection.abort()
+
+    def stop(self) -> None:
+        """Accept no connections any more, and close every one."""
+        self._end()
+        for rpc_connection in list(self.connections):
+            rpc_connection.close()
+
+    def _end(self) -> None:
+        self.connections.ended = True
+        self._listener.remove(self._actor, self)
