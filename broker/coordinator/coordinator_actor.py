@@ -29,8 +29,8 @@ from velaray.actors.machine import Refusal
 from velaray.actors.runtime import Runtime
 from velaray.broker.coordinator import coordinator_admin
 from velaray.broker.coordinator import messages as m
+from velaray.broker.coordinator.coordinator_handlers import CoordinatorHandlers
 from velaray.broker.coordinator.coordinator_metrics import CoordinatorMetrics
-from velaray.broker.coordinator.coordinator_session import CoordinatorSession
 from velaray.broker.coordinator.transaction_completion import TransactionCompletion
 from velaray.broker.journaled_actor import JournaledActor
 from velaray.events.ids import ActorKey
@@ -65,7 +65,7 @@ class CoordinatorActor(JournaledActor):
     def __init__(self, key: ActorKey, actor_system: ActorSystem) -> None:
         super().__init__(key, actor_system, CoordinatorMachine())
         self.number = key.partition
-        self.sessions: OpenConnections[CoordinatorSession] = OpenConnections()
+        self.sessions: OpenConnections[CoordinatorHandlers] = OpenConnections()
         self.completion: TransactionCompletion
         self.meter = CoordinatorMetrics(Labels(actor_system.config.name, key))
         self._server: asyncio.Server | None = None
@@ -88,7 +88,7 @@ class CoordinatorActor(JournaledActor):
 
     def _accept(self) -> WireConnection:
         size = self.config.max_message_size
-        return WireConnection(CoordinatorSession(self), max_message_size=size)
+        return WireConnection(CoordinatorHandlers(self), max_message_size=size)
 
     # -- transactions --------------------------------------------------------------
 

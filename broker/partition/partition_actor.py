@@ -1,6 +1,6 @@
 """The actor of one topic partition: builds its parts, starts and stops them, answers calls.
 
-Clients connect here directly (`velaray.broker.partition.partition_session`).
+Clients connect here directly (`velaray.broker.client_session`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from velaray.actors.partition.trimming import ForgetTrimmed
 from velaray.actors.runtime import Runtime, Stopped
 from velaray.broker.actor_messages import ACTOR_REQUESTS, Describe
 from velaray.broker.catalog.messages import Serving, Watch
+from velaray.broker.client_session import ClientSession
 from velaray.broker.garbage_collection.deletion import is_deletion_topic
 from velaray.broker.journaled_actor import JournaledActor, WasDeleted
 from velaray.broker.partition import (
@@ -38,7 +39,6 @@ from velaray.broker.partition.entry_log import EntryLog
 from velaray.broker.partition.geo_replication import GeoReplication
 from velaray.broker.partition.maintenance import Maintenance
 from velaray.broker.partition.partition_metrics import PartitionMetrics
-from velaray.broker.partition.partition_session import PartitionSession
 from velaray.broker.partition.publishing import Publishing
 from velaray.broker.partition.read_bounds import span
 from velaray.broker.partition.session.client_sessions import ClientSessions
@@ -180,7 +180,7 @@ class PartitionActor(JournaledActor):
                 return
 
     def _accept(self) -> WireConnection:
-        session = PartitionSession(self.clients)
+        session = ClientSession(self.clients)
         return WireConnection(session, max_message_size=self.config.max_message_size)
 
     def idle(self) -> bool:

@@ -21,8 +21,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from velaray.broker.coordinator.coordinator_session import CoordinatorSession
-from velaray.broker.partition.partition_session import PartitionSession
+from velaray.broker.client_session import ClientSession
+from velaray.broker.coordinator.coordinator_handlers import CoordinatorHandlers
 from velaray.broker.proxy.proxy import ProxySession, _Tunnel
 from velaray.client.consumer import Consumer
 from velaray.client.partition_producer import PartitionProducer
@@ -34,8 +34,8 @@ from velaray.wire.connection import WireConnection
 
 _HASHED = (
     RpcConnection,
-    PartitionSession,
-    CoordinatorSession,
+    ClientSession,
+    CoordinatorHandlers,
     ProxySession,
     _Tunnel,
     WireConnection,

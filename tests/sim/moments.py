@@ -14,7 +14,7 @@ from typing import Any
 from tests.sim.loop import current_node
 from velaray.actors.coordinator.machine import Decide, Expired, Finish
 from velaray.actors.runtime import Runtime
-from velaray.broker.coordinator.coordinator_session import CoordinatorSession
+from velaray.broker.coordinator.coordinator_handlers import CoordinatorHandlers
 from velaray.broker.coordinator.transaction_completion import TransactionCompletion
 from velaray.broker.partition.transaction_admission import TransactionAdmission
 from velaray.broker.partition.transaction_ends import TransactionEnds
@@ -81,7 +81,7 @@ def watch_moments(replace: Replace) -> None:
 
 
 def _watch_coordinators(replace: Replace) -> None:
-    ask, tell, answer = Runtime.ask, TransactionCompletion._tell_once, CoordinatorSession._answer
+    ask, tell, answer = Runtime.ask, TransactionCompletion._tell_once, CoordinatorHandlers._answer
 
     async def asked(self: Runtime[Any], command: Any, *arguments: Any) -> Any:
         if isinstance(command, Finish):
@@ -98,7 +98,7 @@ def _watch_coordinators(replace: Replace) -> None:
         await tell(self, *arguments)
         await reach("told")
 
-    async def answered(self: CoordinatorSession, work: Any, command: Any) -> None:
+    async def answered(self: CoordinatorHandlers, work: Any, command: Any) -> None:
         async def watched(command: Any) -> Any:
             found = await work(command)
             await reach("answering", self.connection.abort)
@@ -108,7 +108,7 @@ def _watch_coordinators(replace: Replace) -> None:
 
     replace(Runtime, "ask", asked)
     replace(TransactionCompletion, "_tell_once", told)
-    replace(CoordinatorSession, "_answer", answered)
+    replace(CoordinatorHandlers, "_answer", answered)
 
 
 def _watch_participants(replace: Replace) -> None:

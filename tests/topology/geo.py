@@ -10,8 +10,8 @@ from typing import Any
 from tests.support.local_cluster import REPLICATION_SECRET
 from velaray.actors.partition.machine import Publish
 from velaray.actors.subscription.cursor import mask_to_words
+from velaray.broker.client_session import ClientSession
 from velaray.broker.partition.partition_actor import PartitionActor
-from velaray.broker.partition.partition_session import PartitionSession
 from velaray.events.ids import ActorKey, Position, TopicName
 from velaray.events.ids_pb2 import MessageIdData
 from velaray.geo.actor_kinds import make_actor
@@ -51,7 +51,7 @@ class Client:
     def __init__(self, partition: PartitionActor) -> None:
         self.sent: list[Any] = []
         self.entries: list[tuple[Any, bytes]] = []
-        self.session = PartitionSession(partition.clients)
+        self.session = ClientSession(partition.clients)
         self.session.on_connected(self)  # type: ignore[arg-type]
         self.session._connected = True
 

@@ -13,8 +13,8 @@ import pytest
 from velaray.actors.machine import Reason
 from velaray.actors.partition.machine import DeleteSubscription, Publish, StartAt
 from velaray.actors.runtime import Stopped
+from velaray.broker.client_session import ClientSession
 from velaray.broker.partition.partition_actor import PartitionActor
-from velaray.broker.partition.partition_session import PartitionSession
 from velaray.broker.partition.session import producer as producer_module
 from velaray.broker.partition.session.producers import BEYOND
 from velaray.client.retry import Backoff
@@ -41,7 +41,7 @@ class Client:
 
     def __init__(self, partition: PartitionActor) -> None:
         self.sent: list[Any] = []
-        self.session = PartitionSession(partition.clients)
+        self.session = ClientSession(partition.clients)
         self.session.on_connected(self)  # type: ignore[arg-type]
         self.session._connected = True
 

@@ -54,7 +54,7 @@ class Coordinator(Protocol):
 
     number: int
     config: ClusterConfig
-    sessions: OpenConnections[CoordinatorSession]
+    sessions: OpenConnections[CoordinatorHandlers]
 
     async def ask(self, command: Command) -> Any:
         """Return the durable reply to a command. Raises `RemoteError` for a refusal."""
@@ -69,7 +69,7 @@ class Coordinator(Protocol):
         """End a commit sequence and abort its open transactions."""
 
 
-class CoordinatorSession(Session):
+class CoordinatorHandlers(Session):
     """Serves one client connection of a coordinator."""
 
     def __init__(self, coordinator: Coordinator) -> None:

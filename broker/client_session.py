@@ -26,7 +26,7 @@ from velaray.wire.errors import CorruptEntryError
 from velaray.wire.replication import REPLICATOR_PREFIX
 
 
-class PartitionSession(Session):
+class ClientSession(Session):
     """Serves one client connection of a listener of partitions."""
 
     def __init__(self, partitions: LocalPartitions) -> None:
