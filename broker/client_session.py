@@ -1,44 +1,57 @@
-"""One client's connection to topic partitions: routes its commands to their handlers."""
+"""One client's connection to the actors of a host: routes its commands to their handlers."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
+from velaray.broker.coordinator.coordinator_handlers import CoordinatorHandlers, LocalCoordinators
 from velaray.broker.partition.channel.consumer import ChannelConsumer
 from velaray.broker.partition.session.acknowledgements import AcknowledgementHandlers
-from velaray.broker.partition.session.admission import follows_home
 from velaray.broker.partition.session.consumers import ConsumerHandlers, ConsumerTable
-from velaray.broker.partition.session.producer import ConnectedProducer, ProducerTable
+from velaray.broker.partition.session.producer import ProducerTable
 from velaray.broker.partition.session.producers import ProducerHandlers
 from velaray.broker.partition.session.protocols import LocalPartitions
 from velaray.broker.partition.session.publishing import PublishHandlers
-from velaray.broker.partition.session.queries import SchemaRequests, SubscriptionRequests
+from velaray.broker.partition.session.queries import (
+    Method,
+    SchemaRequests,
+    SubscriptionRequests,
+)
 from velaray.broker.partition.session.requests import CALL_ERRORS
 from velaray.broker.session import Session
 from velaray.broker.wire_errors import code_of
+from velaray.topology.open_connections import OpenConnections
 from velaray.topology.rpc import reason_of
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Command, Send
 from velaray.wire.connection import WireConnection
 from velaray.wire.errors import CorruptEntryError
-from velaray.wire.replication import REPLICATOR_PREFIX
+
+
+class LocalActors(LocalPartitions, LocalCoordinators, Protocol):
+    """The actors of the host that clients use, and the register of sessions."""
+
+    sessions: OpenConnections[ClientSession]
 
 
 class ClientSession(Session):
-    """Serves one client connection of a listener of partitions."""
+    """Serves one client connection. It carries producers and consumers of any partitions of the
+    host, and transactions of any of its coordinators."""
 
-    def __init__(self, partitions: LocalPartitions) -> None:
-        super().__init__(partitions.config)
-        self._partitions = partitions
+    def __init__(self, actors: LocalActors) -> None:
+        super().__init__(actors.config)
+        self._registry = actors.sessions
         self._producer_table, self._consumer_table = ProducerTable(), ConsumerTable()
-        self._producers = ProducerHandlers(self, partitions, self._producer_table)
+        self._producers = ProducerHandlers(self, actors, self._producer_table)
         self._publishing = PublishHandlers(self, self._producer_table)
-        self._consumers = ConsumerHandlers(self, self, partitions, self._consumer_table)
+        self._consumers = ConsumerHandlers(self, self, actors, self._consumer_table)
         self._subscriptions = SubscriptionRequests(self, self._consumer_table)
         acknowledgements = AcknowledgementHandlers(self, self._consumer_table)
-        schemas = SchemaRequests(self, partitions)
+        self._coordinators = CoordinatorHandlers(self, actors)
+        schemas = SchemaRequests(self, actors)
         self.handlers = {
             pb.CommandProducer: self._producers.on_producer,
             pb.CommandCloseProducer: self._producers.on_close_producer,
@@ -47,12 +60,13 @@ class ClientSession(Session):
             pb.CommandFlow: self._consumers.on_flow,
             pb.CommandAck: acknowledgements.on_ack,
             pb.CommandRedeliverUnacknowledgedMessages: acknowledgements.on_redeliver,
-            pb.CommandUnsubscribe: self._request(self._subscriptions.unsubscribe),
-            pb.CommandSeek: self._request(self._subscriptions.seek),
-            pb.CommandGetLastMessageId: self._request(self._subscriptions.last_message_id),
-            pb.CommandConsumerStats: self._request(self._subscriptions.stats),
+            pb.CommandUnsubscribe: self._about(self._subscriptions.unsubscribe),
+            pb.CommandSeek: self._about(self._subscriptions.seek),
+            pb.CommandGetLastMessageId: self._about(self._subscriptions.last_message_id),
+            pb.CommandConsumerStats: self._about(self._subscriptions.stats),
             pb.CommandGetSchema: self._request(schemas.get_schema),
             pb.CommandGetOrCreateSchema: self._request(schemas.get_or_create_schema),
+            **self._coordinators.handlers,
         }
 
     # -- the connection ------------------------------------------------------------
@@ -60,10 +74,10 @@ class ClientSession(Session):
     def on_connected(self, connection: WireConnection) -> None:
         """Remember the connection, so that stopping closes it."""
         super().on_connected(connection)
-        if self._partitions.sessions.ended:
+        if self._registry.ended:
             connection.abort()
         else:
-            self._partitions.sessions.add(self)
+            self._registry.add(self)
 
     def on_frame(self, connection: WireConnection, command: Command, entry: bytes | None) -> None:
         """Route a command to its handler. SEND is the hot path and needs no look-up."""
@@ -86,8 +100,8 @@ class ClientSession(Session):
         self._producers.drop_all()
         self._consumers.drop_all()
         self._subscriptions.drop_sought()
-        self._partitions.sessions.discard(self)
-        self._partitions.forget_connection(connection)
+        self._coordinators.on_closed()
+        self._registry.discard(self)
 
     # -- requests ------------------------------------------------------------------
 
@@ -96,6 +110,10 @@ class ClientSession(Session):
             self.spawn_request(answer(command), command.request_id)
 
         return begin
+
+    def _about(self, method: Method) -> Callable[[Any], None]:
+        """A handler of a request about the subscription of a consumer."""
+        return self._request(partial(self._subscriptions.answer, method))
 
     def spawn_request(self, work: Coroutine[Any, Any, None], request_id: int) -> asyncio.Task[None]:
         """Run work that answers a request; a failed call is answered with its error."""
@@ -108,39 +126,6 @@ class ClientSession(Session):
             await work
         except CALL_ERRORS as error:
             self.error(request_id, code_of(error), reason_of(error))
-
-    # -- what partitions need of the session ---------------------------------------
-
-    @property
-    def idle(self) -> bool:
-        """Whether the client has neither producers nor consumers nor requests under way."""
-        return not (self._producer_table.connected or self._consumer_table or self._tasks)
-
-    @property
-    def only_replicates(self) -> bool:
-        """Whether its only activity is a replicator of this cluster that reads."""
-        busy = self._producer_table.connected or self._tasks or not self.info.is_system
-        names = (connected.channel.name for connected in self._consumer_table)
-        return not busy and all(name.startswith(REPLICATOR_PREFIX) for name in names)
-
-    @property
-    def expects_some_schema(self) -> bool:
-        """Whether a consumer doesn't accept messages of every schema."""
-        return any(not consumer.auto_consume for consumer, _, _ in self._consumer_table)
-
-    def producers(self) -> list[ConnectedProducer]:
-        """Return the connected producers."""
-        return self._producers.connected()
-
-    def close_producers(self) -> None:
-        """Close all producers. The answer to their next attempt says why."""
-        self._producers.close_all()
-
-    def send_home(self) -> None:
-        """Close the producers and consumers of a client that the tenant's home cluster serves."""
-        if follows_home(self):
-            self._producers.send_home()
-            self._consumers.send_home()
 
     # -- what channels need of the session -----------------------------------------
 

@@ -27,6 +27,7 @@ from velaray.actors.coordinator.machine import (
 from velaray.actors.coordinator.state import CoordinatorState
 from velaray.actors.machine import Refusal
 from velaray.actors.runtime import Runtime
+from velaray.broker.client_listener import ClientListener
 from velaray.broker.coordinator import coordinator_admin
 from velaray.broker.coordinator import messages as m
 from velaray.broker.coordinator.coordinator_handlers import CoordinatorHandlers
@@ -37,9 +38,7 @@ from velaray.events.ids import ActorKey
 from velaray.topology.actor_system import ActorSystem, Address
 from velaray.topology.messages import Message
 from velaray.topology.metrics import Labels, Sample
-from velaray.topology.open_connections import OpenConnections
 from velaray.topology.rpc import RemoteError
-from velaray.wire.connection import WireConnection
 
 Command = (
     Begin
@@ -65,10 +64,10 @@ class CoordinatorActor(JournaledActor):
     def __init__(self, key: ActorKey, actor_system: ActorSystem) -> None:
         super().__init__(key, actor_system, CoordinatorMachine())
         self.number = key.partition
-        self.sessions: OpenConnections[CoordinatorHandlers] = OpenConnections()
+        self.clients: dict[CoordinatorHandlers, None] = {}
         self.completion: TransactionCompletion
         self.meter = CoordinatorMetrics(Labels(actor_system.config.name, key))
-        self._server: asyncio.Server | None = None
+        self._listener = self.host.part(ClientListener)
         self._alarm_ms: int | None = None  # the deadline of the alarm
         self._earlier = asyncio.Event()  # set when an earlier deadline is added
 
@@ -79,16 +78,11 @@ class CoordinatorActor(JournaledActor):
             *(self.number, self.actor_system, self.runtime, self.spawn),
             ended=lambda known: self.meter.ended(known, self.actor_system.clock_ms()),
         )
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._accept, self.config.host, 0)
+        service_port = await self._listener.open()
         self.completion.begin([known.sequence for known in self.runtime.state.decided()])
         self.spawn(self._keep_deadlines())
-        port = self._server.sockets[0].getsockname()[1]
-        return address._replace(service_port=port)
-
-    def _accept(self) -> WireConnection:
-        size = self.config.max_message_size
-        return WireConnection(CoordinatorHandlers(self), max_message_size=size)
+        self._listener.add_coordinator(self)
+        return address._replace(service_port=service_port)
 
     # -- transactions --------------------------------------------------------------
 
@@ -182,26 +176,25 @@ class CoordinatorActor(JournaledActor):
     # -- life ----------------------------------------------------------------------
 
     def idle(self) -> bool:
-        """Whether no client is connected and no transaction is unfinished."""
+        """Whether no client uses it and no transaction is unfinished."""
         return (
-            not self.sessions
+            not self.clients
             and not self.rpc_server.connections
             and not self.runtime.state.unfinished
         )
 
     async def stop(self) -> None:
-        """Close the clients' connections, then stop as every actor does."""
-        self._close(WireConnection.close)
+        """Answer no clients any more, then stop as every actor does."""
+        self._leave()
         await super().stop()
 
     def abort(self) -> None:
         """Stop as a crash would."""
-        self._close(WireConnection.abort)
+        self._leave()
         super().abort()
 
-    def _close(self, how: Any) -> None:
-        self.sessions.ended = True
-        if self._server is not None:
-            self._server.close()
-        for session in list(self.sessions):
-            how(session.connection)
+    def _leave(self) -> None:
+        self._listener.remove_coordinator(self)
+        clients, self.clients = self.clients, {}
+        for client in clients:
+            client.abandon(self)

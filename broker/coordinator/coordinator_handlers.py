@@ -1,8 +1,9 @@
-"""One client's connection to a transaction coordinator."""
+"""The requests of one client connection to transaction coordinators."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol
 
@@ -17,12 +18,11 @@ from velaray.actors.coordinator.machine import AddPartitions, AddSubscriptions, 
 from velaray.actors.machine import Reason
 from velaray.actors.runtime import Stopped
 from velaray.broker.coordinator.coordinators import check_not_systems
-from velaray.broker.session import Session
+from velaray.broker.session import ClientInfo
 from velaray.broker.wire_errors import code_of
 from velaray.events.ids import InvalidNameError, TopicName
 from velaray.journal.errors import StorageFull
 from velaray.topology.config import ClusterConfig
-from velaray.topology.open_connections import OpenConnections
 from velaray.topology.rpc import RemoteError, reason_of
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.connection import WireConnection
@@ -39,7 +39,7 @@ _ANSWERS: dict[type, type] = {
     pb.CommandEndTxn: pb.CommandEndTxnResponse,
 }
 Command = Begin | AddPartitions | AddSubscriptions | LookUpCommitSequence
-"""The wait of a session for its coordinator's answers."""
+"""A command whose durable reply a client waits for."""
 DEFAULT_TIMEOUT_MS = 60_000
 """The timeout of a transaction whose client sets none, as in Pulsar."""
 
@@ -50,11 +50,12 @@ def _users_topic(text: str) -> str:
 
 
 class Coordinator(Protocol):
-    """The protocol of the coordinator for sessions."""
+    """A coordinator, as the connections of its clients see it."""
 
     number: int
     config: ClusterConfig
-    sessions: OpenConnections[CoordinatorHandlers]
+    clients: dict[CoordinatorHandlers, None]
+    """The connections that have sent it a request."""
 
     async def ask(self, command: Command) -> Any:
         """Return the durable reply to a command. Raises `RemoteError` for a refusal."""
@@ -69,117 +70,153 @@ class Coordinator(Protocol):
         """End a commit sequence and abort its open transactions."""
 
 
-class CoordinatorHandlers(Session):
-    """Serves one client connection of a coordinator."""
+_Work = Callable[[Coordinator, Any], Awaitable[Any]]
+"""Carries out a request at a coordinator."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        super().__init__(coordinator.config)
-        self._coordinator = coordinator
-        works: dict[type, Callable[[Any], Awaitable[Any]]] = {
+
+class LocalCoordinators(Protocol):
+    """The coordinators that a connection can use."""
+
+    def find_coordinator(self, number: int) -> Coordinator | None:
+        """Return a coordinator; None if it isn't served here."""
+        ...
+
+
+class Client(Protocol):
+    """The client at the other end."""
+
+    connection: WireConnection
+    info: ClientInfo
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run work until it ends or the connection is closed."""
+        ...
+
+
+class CoordinatorHandlers:
+    """Answers the requests of one client connection to the coordinators of a host."""
+
+    def __init__(self, client: Client, coordinators: LocalCoordinators) -> None:
+        self.client = client
+        self._coordinators = coordinators
+        self._under_way: dict[Coordinator, dict[asyncio.Task[None], Any]] = {}
+        """The requests to each coordinator that it was ever asked for, and their answers."""
+        works: dict[type, _Work] = {
             pb.CommandNewTxn: self._new,
             pb.CommandAddPartitionToTxn: self._add_partitions,
             pb.CommandAddSubscriptionToTxn: self._add_subscriptions,
             pb.CommandEndTxn: self._end,
         }
-        self.handlers = {kind: partial(self._begin, work) for kind, work in works.items()}
+        self.handlers: dict[type, Callable[[Any], object]] = {
+            kind: partial(self._begin, work) for kind, work in works.items()
+        }
         self.handlers[pb.CommandTcClientConnectRequest] = self._on_client
 
-    def on_connected(self, connection: WireConnection) -> None:
-        """Add the connection to those that a stop closes."""
-        super().on_connected(connection)
-        if self._coordinator.sessions.ended:
-            connection.abort()
-        else:
-            self._coordinator.sessions.add(self)
+    def on_closed(self) -> None:
+        """Forget the connection, which is closed."""
+        for coordinator in self._under_way:
+            coordinator.clients.pop(self, None)
+        self._under_way.clear()
 
-    def on_closed(self, connection: WireConnection, error: Exception | None) -> None:
-        """Remove the connection."""
-        super().on_closed(connection, error)
-        self._coordinator.sessions.discard(self)
+    def abandon(self, coordinator: Coordinator) -> None:
+        """Make the client look up a coordinator that has stopped, and repeat its requests."""
+        for task, answer in self._under_way.pop(coordinator, {}).items():
+            if not task.done():
+                task.cancel()
+                answer.error = pb.TransactionCoordinatorNotFound
+                answer.message = f"coordinator {coordinator.number} has stopped: look it up again"
+                self.client.connection.send(answer)
 
-    def _on_client(self, command: Any) -> None:
+    def _on_client(self, command: pb.CommandTcClientConnectRequest) -> None:
         answer = pb.CommandTcClientConnectResponse(request_id=command.request_id)
-        if command.tc_id != self._coordinator.number:
-            answer.error = pb.TransactionCoordinatorNotFound
-            answer.message = f"coordinator {command.tc_id} is not served here: look it up again"
-        elif command.series:
-            self.spawn(self._look_up(command.series, answer))
-            return
-        self.connection.send(answer)
+        self._run(self._connect, command, command.tc_id, answer)
 
-    async def _look_up(
-        self, commit_sequence: str, answer: pb.CommandTcClientConnectResponse
-    ) -> None:
-        try:
-            found: LastInSequence = await self._coordinator.ask(
-                LookUpCommitSequence(commit_sequence)
-            )
-        except (RemoteError, Stopped, StorageFull) as error:
-            answer.error, answer.message = code_of(error), reason_of(error)
-        else:
-            answer.series_last = found.number
-        self.connection.send(answer)
-
-    def _begin(self, work: Callable[[Any], Awaitable[Any]], command: Any) -> None:
-        self.spawn(self._answer(work, command))
-
-    async def _answer(self, work: Callable[[Any], Awaitable[Any]], command: Any) -> None:
+    def _begin(self, work: _Work, command: Any) -> None:
+        begins = isinstance(command, pb.CommandNewTxn)
+        number = command.tc_id if begins else command.txnid_most_bits
         answer = _ANSWERS[type(command)](request_id=command.request_id)
-        answer.txnid_most_bits = self._coordinator.number
-        answer.txnid_least_bits = getattr(command, "txnid_least_bits", 0)
+        answer.txnid_most_bits = number
+        answer.txnid_least_bits = 0 if begins else command.txnid_least_bits
+        self._run(work, command, number, answer)
+
+    def _run(self, work: _Work, command: Any, number: int, answer: Any) -> None:
+        coordinator = self._coordinators.find_coordinator(number)
+        if coordinator is None:
+            answer.error = pb.TransactionCoordinatorNotFound
+            answer.message = f"coordinator {number} is not served here: look it up again"
+            self.client.connection.send(answer)
+            return
+        coordinator.clients[self] = None
+        tasks = self._under_way.setdefault(coordinator, {})
+        task = self.client.spawn(self._answer(partial(work, coordinator, command), answer))
+        tasks[task] = answer
+        task.add_done_callback(lambda ended: tasks.pop(ended, None))
+
+    async def _answer(self, work: Callable[[], Awaitable[Any]], answer: Any) -> None:
         try:
-            if not isinstance(command, pb.CommandNewTxn):
-                self._check_coordinator(command)
-            found = await work(command)
-        except (RemoteError, InvalidNameError, Stopped, StorageFull) as error:
+            found = await work()
+        except (RemoteError, InvalidNameError, StorageFull) as error:
             kind = error.kind if isinstance(error, RemoteError) else ""
             answer.error = _CODES.get(kind, code_of(error))
             answer.message = reason_of(error)
+        except Stopped as error:
+            answer.error, answer.message = pb.TransactionCoordinatorNotFound, str(error)
         else:
-            if isinstance(command, pb.CommandNewTxn):
+            if isinstance(found, LastInSequence):
+                answer.series_last = found.number
+            elif isinstance(answer, pb.CommandNewTxnResponse):
                 answer.txnid_least_bits = found.sequence
             elif isinstance(found, InSequence):
                 answer.series_repeated = not found.now
-        self.connection.send(answer)
+        self.client.connection.send(answer)
 
-    def _check_coordinator(self, command: Any) -> None:
-        if command.txnid_most_bits != self._coordinator.number:
-            raise RemoteError(
-                Reason.NOT_FOUND,
-                f"transaction ({command.txnid_most_bits},{command.txnid_least_bits}) belongs to "
-                f"another coordinator than {self._coordinator.number}",
-            )
+    async def _connect(
+        self, coordinator: Coordinator, command: pb.CommandTcClientConnectRequest
+    ) -> Any:
+        if not command.series:
+            return None
+        return await coordinator.ask(LookUpCommitSequence(command.series))
 
-    async def _new(self, command: pb.CommandNewTxn) -> Any:
+    async def _new(self, coordinator: Coordinator, command: pb.CommandNewTxn) -> Any:
         timeout_ms = command.txn_ttl_millis or DEFAULT_TIMEOUT_MS
-        most = self.config.max_active_transactions
-        begin = Begin(timeout_ms, self.info.role, most, command.series, command.series_number)
-        return await self._coordinator.ask(begin)
+        most = coordinator.config.max_active_transactions
+        begin = Begin(
+            timeout_ms, self.client.info.role, most, command.series, command.series_number
+        )
+        return await coordinator.ask(begin)
 
-    async def _add_partitions(self, command: pb.CommandAddPartitionToTxn) -> Any:
+    async def _add_partitions(
+        self, coordinator: Coordinator, command: pb.CommandAddPartitionToTxn
+    ) -> Any:
         topics = [_users_topic(text) for text in command.partitions]
-        return await self._coordinator.ask(
-            AddPartitions(command.txnid_least_bits, topics, self.info.role)
+        return await coordinator.ask(
+            AddPartitions(command.txnid_least_bits, topics, self.client.info.role)
         )
 
-    async def _add_subscriptions(self, command: pb.CommandAddSubscriptionToTxn) -> Any:
+    async def _add_subscriptions(
+        self, coordinator: Coordinator, command: pb.CommandAddSubscriptionToTxn
+    ) -> Any:
         pairs = [(_users_topic(each.topic), each.subscription) for each in command.subscription]
-        return await self._coordinator.ask(
-            AddSubscriptions(command.txnid_least_bits, pairs, self.info.role)
+        return await coordinator.ask(
+            AddSubscriptions(command.txnid_least_bits, pairs, self.client.info.role)
         )
 
-    async def _end(self, command: pb.CommandEndTxn) -> Any:
+    async def _end(self, coordinator: Coordinator, command: pb.CommandEndTxn) -> Any:
         commit = command.txn_action == pb.COMMIT
         if command.HasField("series"):
-            return await self._end_in_sequence(command, commit)
-        return await self._coordinator.end(Decide(command.txnid_least_bits, commit, self.info.role))
+            return await self._end_in_sequence(coordinator, command, commit)
+        return await coordinator.end(
+            Decide(command.txnid_least_bits, commit, self.client.info.role)
+        )
 
-    async def _end_in_sequence(self, command: pb.CommandEndTxn, commit: bool) -> Any:
+    async def _end_in_sequence(
+        self, coordinator: Coordinator, command: pb.CommandEndTxn, commit: bool
+    ) -> Any:
         if not commit:
-            return await self._coordinator.forget_commit_sequence(
-                ForgetCommitSequence(command.series, self.info.role)
+            return await coordinator.forget_commit_sequence(
+                ForgetCommitSequence(command.series, self.client.info.role)
             )
         number, sequences = command.series_number, tuple(command.series_transactions)
-        return await self._coordinator.commit_in_sequence(
-            CommitInSequence(command.series, number, sequences, self.info.role)
+        return await coordinator.commit_in_sequence(
+            CommitInSequence(command.series, number, sequences, self.client.info.role)
         )

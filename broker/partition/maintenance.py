@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
@@ -67,11 +67,11 @@ class Holdings:
         self.moves = moves
 
 
-class Session(Protocol):
-    """What maintenance needs of a client's connection."""
+class Clients(Protocol):
+    """What maintenance needs of the partition's clients."""
 
     def close_producers(self) -> None:
-        """Close all its producers."""
+        """Close all producers."""
 
 
 class Partition(Protocol):
@@ -85,8 +85,8 @@ class Partition(Protocol):
     geo: GeoReplication
 
     @property
-    def sessions(self) -> Collection[Session]:
-        """The connections of clients."""
+    def clients(self) -> Clients:
+        """The clients."""
         ...
 
 
@@ -273,8 +273,7 @@ class Maintenance:
         """Refuse producers for ``reason``; admit them again if there is none."""
         before, self.held_back = self.held_back, reason
         if reason is not None and before is None:
-            for session in list(self._partition.sessions):
-                session.close_producers()
+            self._partition.clients.close_producers()
 
     # -- unused subscriptions ------------------------------------------------------
 

@@ -1,11 +1,10 @@
 """The actor of one topic partition: builds its parts, starts and stops them, answers calls.
 
-Clients connect here directly (`velaray.broker.client_session`).
+Clients connect to the listener of its host (`velaray.broker.client_listener`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
@@ -20,7 +19,7 @@ from velaray.actors.partition.trimming import ForgetTrimmed
 from velaray.actors.runtime import Runtime, Stopped
 from velaray.broker.actor_messages import ACTOR_REQUESTS, Describe
 from velaray.broker.catalog.messages import Serving, Watch
-from velaray.broker.client_session import ClientSession
+from velaray.broker.client_listener import ClientListener
 from velaray.broker.garbage_collection.deletion import is_deletion_topic
 from velaray.broker.journaled_actor import JournaledActor, WasDeleted
 from velaray.broker.partition import (
@@ -41,7 +40,7 @@ from velaray.broker.partition.maintenance import Maintenance
 from velaray.broker.partition.partition_metrics import PartitionMetrics
 from velaray.broker.partition.publishing import Publishing
 from velaray.broker.partition.read_bounds import span
-from velaray.broker.partition.session.client_sessions import ClientSessions
+from velaray.broker.partition.session.connected_clients import ConnectedClients
 from velaray.broker.partition.session.protocols import HostedPartition
 from velaray.broker.partition.subscription_deletion import SubscriptionDeletion
 from velaray.broker.partition.subscriptions import Subscriptions
@@ -57,7 +56,6 @@ from velaray.topology.config import PartitionSync
 from velaray.topology.messages import Codec, Message, method_of
 from velaray.topology.metrics import Sample
 from velaray.topology.rpc import RemoteError
-from velaray.wire.connection import WireConnection
 
 _EXPIRY_CHECK_S = 600.0
 
@@ -92,6 +90,7 @@ def _hosted(partition: PartitionActor) -> HostedPartition:
         schemas=partition.schemas,
         geo=partition.geo,
         find_span=partial(span, partition.log),
+        clients=partition.clients,
     )
 
 
@@ -131,11 +130,11 @@ class PartitionActor(JournaledActor):
         )
         self.geo = make_geo_replication(self, more_readable)
         self.accepts = _accepted_with(tuple(self.geo.handlers))
-        self.clients = ClientSessions(_hosted(self))
-        self.sessions = self.clients.sessions
+        self.clients = ConnectedClients()
+        self.listener = self.host.part(ClientListener)
+        self._hosted = _hosted(self)
         self._pulled_from: dict[str, Any] = {}
         self._replicates_to: dict[str, Any] = {}
-        self._server: asyncio.Server | None = None
 
     # -- lifecycle -----------------------------------------------------------------
 
@@ -156,8 +155,7 @@ class PartitionActor(JournaledActor):
         self._apply_delays()
         self.geo.fence.up = state.fence.up
         await self.geo.replication.begin(self._replicates_to)
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._accept, self.config.host, 0)
+        service_port = await self.listener.open()
         self.spawn(self.publishing.expire_producers(_EXPIRY_CHECK_S))
         self.spawn(self.maintenance.run())
         self.spawn(self.compactor.watch())
@@ -169,8 +167,8 @@ class PartitionActor(JournaledActor):
         own = {each.coordinator for each in state.transactions.ongoing if not is_remote(each)}
         for number in sorted(own):
             self.spawn(self._activate(ActorKey.of_coordinator(number)))
-        port = self._server.sockets[0].getsockname()[1]
-        return address._replace(service_port=port)
+        self.listener.add_partition(self._hosted)
+        return address._replace(service_port=service_port)
 
     async def _activate(self, coordinator: ActorKey) -> None:
         """Activate the coordinator of an open transaction, which ends it in time."""
@@ -178,10 +176,6 @@ class PartitionActor(JournaledActor):
             with contextlib.suppress(Unreachable, TimeoutError):
                 await self.actor_system.ask(coordinator, Describe())
                 return
-
-    def _accept(self) -> WireConnection:
-        session = ClientSession(self.clients)
-        return WireConnection(session, max_message_size=self.config.max_message_size)
 
     def idle(self) -> bool:
         """Whether there are no producers, consumers and callers, and nothing is under way.
@@ -195,7 +189,7 @@ class PartitionActor(JournaledActor):
             return False
         if self.geo.inbound.active or not self.geo.replication.quiet:
             return False
-        return all(session.idle or session.only_replicates for session in self.sessions)
+        return self.clients.idle
 
     async def stop(self) -> None:
         """Close all clients, then the actor."""
@@ -206,31 +200,28 @@ class PartitionActor(JournaledActor):
         with contextlib.suppress(Stopped, JournalError):  # the first failure is reported
             await self.log.sync()  # releases the acknowledgements that wait for it
         self._close_clients()
-        self.deletion.close()
         await super().stop()
 
     def abort(self) -> None:
         """Stop as a crash would."""
+        self.listener.remove_partition(self._hosted)
         self.log.close()
         self.schemas.close()
-        self.sessions.ended = True
-        for session in list(self.sessions):
-            session.connection.abort()
-        if self._server is not None:
-            self._server.close()
         for channel in list(self.subscriptions.channels.values()):
             channel.close()
-        self.deletion.close()
+        self._end_clients()
         super().abort()
 
     def _close_clients(self) -> None:
-        self.sessions.ended = True
-        if self._server is not None:
-            self._server.close()
+        self.listener.remove_partition(self._hosted)
         for channel in list(self.subscriptions.channels.values()):
             channel.retire()
-        for session in list(self.sessions):
-            session.connection.close()
+        self._end_clients()
+
+    def _end_clients(self) -> None:
+        self.clients.end()
+        self.publishing.close()
+        self.deletion.close()
 
     # -- the journal ---------------------------------------------------------------
 
@@ -280,8 +271,7 @@ class PartitionActor(JournaledActor):
     def _apply_home(self, home: str | None) -> None:
         left, self.home = home not in (None, self.home), home
         if left:
-            for session in list(self.sessions):
-                session.send_home()
+            self.clients.send_home()
 
     def _apply_policies(self, policies: TopicPolicies) -> None:
         if policies.publish_rate != self.policies.publish_rate:
@@ -305,14 +295,13 @@ class PartitionActor(JournaledActor):
         """
         if self.log.table().first_offset < self.log.end_offset or self.publishing.registry.names():
             return True
-        return any(session.expects_some_schema for session in self.sessions)
+        return self.clients.expects_some_schema
 
     def end_topic(self, end_offset: int) -> None:
         """Notify subscriptions and producers that the topic is terminated durably."""
         self.log.terminated_at = end_offset
         self.subscriptions.notify_terminated(end_offset)
-        for session in list(self.sessions):
-            session.close_producers()
+        self.clients.close_producers()
 
     # -- calls ---------------------------------------------------------------------
 

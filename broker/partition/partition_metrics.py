@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 from velaray.actors.partition.state import PartitionState
@@ -43,11 +43,11 @@ DISPATCHER_S = 1.0
 """The time limit of a subscription's answer; after that its last known values are used."""
 
 
-class Session(Protocol):
-    """The part of a client's connection that the metrics read."""
+class Clients(Protocol):
+    """The part of the partition's clients that the metrics read."""
 
-    def producers(self) -> Iterable[object]:
-        """Return its producers."""
+    def producers(self) -> Collection[object]:
+        """Return the connected producers."""
         ...
 
 
@@ -61,8 +61,8 @@ class Partition(Protocol):
     geo: GeoReplication
 
     @property
-    def sessions(self) -> Collection[Session]:
-        """The connections of clients."""
+    def clients(self) -> Clients:
+        """The clients."""
         ...
 
 
@@ -231,9 +231,7 @@ class PartitionMetrics:
         published, transactions = self.published, partition.runtime.state.transactions
         gauges = {
             "pulsar_subscriptions_count": subscriptions,
-            "pulsar_producers_count": sum(
-                len(list(session.producers())) for session in partition.sessions
-            ),
+            "pulsar_producers_count": len(partition.clients.producers()),
             "pulsar_consumers_count": sum(
                 len(channel.consumers) for channel in self._channels.values()
             ),

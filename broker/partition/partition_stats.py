@@ -53,11 +53,11 @@ class Subscriptions(Protocol):
         """Call a subscription's dispatcher."""
 
 
-class Session(Protocol):
-    """What the statistics need of a client's connection."""
+class Clients(Protocol):
+    """What the statistics need of the partition's clients."""
 
     def producers(self) -> Collection[DescribedProducer]:
-        """Return its producers."""
+        """Return the connected producers."""
         ...
 
 
@@ -73,8 +73,8 @@ class Partition(Protocol):
     geo: GeoReplication
 
     @property
-    def sessions(self) -> Collection[Session]:
-        """The connections of clients."""
+    def clients(self) -> Clients:
+        """The clients."""
         ...
 
     @property
@@ -160,9 +160,7 @@ async def stats(partition: Partition, request: m.Stats) -> dict[str, Any]:
         **log,
         **await _backlog_stats(partition, marks),
         "producers": [
-            producer_stats(producer, now_ms)
-            for session in partition.sessions
-            for producer in session.producers()
+            producer_stats(producer, now_ms) for producer in partition.clients.producers()
         ],
         **published.speed(now_ms).told("in"),
         "messages_in": published.messages,

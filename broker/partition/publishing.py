@@ -228,6 +228,13 @@ class Publishing:
 
     # -- back-pressure -------------------------------------------------------------
 
+    def close(self) -> None:
+        """Resume reading from clients: their connections may serve other partitions."""
+        if self._throttling is not None:
+            self._throttling.cancel()
+            self._throttling = None
+        self._resume()
+
     def set_rate(self, rate: tuple[int, int]) -> None:
         """Limit publishing to this many messages and bytes a second (0: unlimited)."""
         self._rate = PublishRate(*rate) if max(rate) > 0 else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from velaray.actors.machine import Reason, Refusal
@@ -32,11 +32,11 @@ _CHANGES = (
 """Calls that change a partition and that its machine doesn't refuse by itself."""
 
 
-class Session(Protocol):
-    """What the fence needs of a client's connection."""
+class Clients(Protocol):
+    """What the fence needs of the partition's clients."""
 
     def close_producers(self) -> None:
-        """Close all its producers."""
+        """Close all producers."""
 
 
 class Subscriptions(Protocol):
@@ -62,8 +62,8 @@ class Partition(Protocol):
     runtime: Runtime[PartitionState]
 
     @property
-    def sessions(self) -> Collection[Session]:
-        """The connections of clients."""
+    def clients(self) -> Clients:
+        """The clients."""
         ...
 
     @property
@@ -175,7 +175,6 @@ class PartitionFence:
             return
         self.up = migration
         partition = self._partition
-        for session in list(partition.sessions):
-            session.close_producers()
+        partition.clients.close_producers()
         for channel in self._clients_channels():
             channel.resetting = True  # later acknowledgements are refused

@@ -90,7 +90,8 @@ def test_a_consumer_that_does_not_read_holds_little_memory(local, connect, topic
 
         def waiting() -> int:
             return max(
-                session.connection._transport.get_write_buffer_size() for session in body.sessions
+                session.connection._transport.get_write_buffer_size()
+                for session in body.listener.sessions
             )
 
         # Nothing moves any more once the socket's buffers are full.

@@ -53,7 +53,7 @@ def kill_sockets(local: LocalServer, topic: str) -> None:
     ]
 
     async def cut() -> None:
-        for session in list(actor.sessions):
+        for session in list(actor.listener.sessions):
             session.connection.abort()
 
     local.cluster.run(cut())

@@ -20,6 +20,7 @@ from velaray.broker.partition.transaction_admission import TransactionAdmission
 from velaray.broker.partition.transaction_ends import TransactionEnds
 from velaray.broker.subscription.acknowledgements import Acknowledgements
 from velaray.broker.subscription.messages import EndPendingAcks
+from velaray.wire import pulsar_pb2 as pb
 
 Replace = Callable[[Any, str, Any], None]
 
@@ -98,13 +99,14 @@ def _watch_coordinators(replace: Replace) -> None:
         await tell(self, *arguments)
         await reach("told")
 
-    async def answered(self: CoordinatorHandlers, work: Any, command: Any) -> None:
-        async def watched(command: Any) -> Any:
-            found = await work(command)
-            await reach("answering", self.connection.abort)
+    async def answered(self: CoordinatorHandlers, work: Any, reply: Any) -> None:
+        async def watched() -> Any:
+            found = await work()
+            if not isinstance(reply, pb.CommandTcClientConnectResponse):
+                await reach("answering", self.client.connection.abort)
             return found
 
-        await answer(self, watched, command)
+        await answer(self, watched, reply)
 
     replace(Runtime, "ask", asked)
     replace(TransactionCompletion, "_tell_once", told)

@@ -51,7 +51,7 @@ class Client:
     def __init__(self, partition: PartitionActor) -> None:
         self.sent: list[Any] = []
         self.entries: list[tuple[Any, bytes]] = []
-        self.session = ClientSession(partition.clients)
+        self.session = ClientSession(partition.listener)
         self.session.on_connected(self)  # type: ignore[arg-type]
         self.session._connected = True
 

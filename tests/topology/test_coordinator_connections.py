@@ -70,8 +70,8 @@ def test_a_client_at_the_wrong_coordinator_must_look_up_again() -> None:
         assert not (await joined(setting.coordinator, 3)).HasField("error")
         remote = pb.CommandEndTxn(txnid_most_bits=4, txnid_least_bits=0, txn_action=pb.COMMIT)
         answer = await setting.ask(remote, pb.CommandEndTxnResponse)
-        assert answer.error == pb.TransactionNotFound
-        assert "(4,0) belongs to another coordinator than 3" in answer.message
+        assert answer.error == pb.TransactionCoordinatorNotFound
+        assert "coordinator 4 is not served here: look it up again" in answer.message
 
     run(scenario)
 

@@ -191,7 +191,7 @@ def cut(cluster: LocalCluster, topic: str) -> None:
     async def abort() -> None:
         for key in list(cluster.actor_system.actors):
             if key.kind is ActorKind.PARTITION and str(key.topic_name) == topic:
-                for session in list(cluster.actor_system.actors[key].sessions):  # type: ignore[attr-defined]
+                for session in list(cluster.actor_system.actors[key].listener.sessions):  # type: ignore[attr-defined]
                     session.connection.abort()
 
     cluster.run(abort())

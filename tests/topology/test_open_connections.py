@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from velaray.broker.client_session import ClientSession
-from velaray.broker.coordinator.coordinator_handlers import CoordinatorHandlers
 from velaray.broker.proxy.proxy import ProxySession
 from velaray.topology.config import ClusterConfig
 from velaray.topology.open_connections import OpenConnections
@@ -21,7 +20,7 @@ class Connection:
         self.aborted = True
 
 
-@pytest.mark.parametrize("kind", [CoordinatorHandlers, ClientSession, ProxySession])
+@pytest.mark.parametrize("kind", [ClientSession, ProxySession])
 @pytest.mark.parametrize("ended", [False, True])
 def test_a_session_of_a_server_that_has_ended_is_cut(kind: Any, ended: bool) -> None:
     config = ClusterConfig("d", 1, b"key")

@@ -41,7 +41,7 @@ class Client:
 
     def __init__(self, partition: PartitionActor) -> None:
         self.sent: list[Any] = []
-        self.session = ClientSession(partition.clients)
+        self.session = ClientSession(partition.listener)
         self.session.on_connected(self)  # type: ignore[arg-type]
         self.session._connected = True
 
@@ -368,6 +368,7 @@ def test_an_unused_connection_keeps_no_partition_in_memory() -> None:
                 await asyncio.sleep(0.001)
         client = setting.client
         client.say(producer(1))
+        await asyncio.sleep(0)  # the request begins
         assert not setting.partition.idle()
         await client.answer(pb.CommandProducerSuccess)
         assert not setting.partition.idle()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Protocol
 
 from velaray.actors.dispatch.consumers import KeySharedMode, KeySharedPolicy
 from velaray.actors.machine import Reason
@@ -26,12 +27,24 @@ IN_ORDER = (pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Failover)
 """The subscription types whose consumers receive entries in order."""
 
 
-class ConnectedConsumer(NamedTuple):
+class ConsumerOwner(Protocol):
+    """The handlers of the connection that a consumer belongs to."""
+
+    client: Client
+
+    def send_home(self, connected: ConnectedConsumer) -> None:
+        """Close a consumer: the tenant's home cluster serves it from now on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConnectedConsumer:
     """A consumer of a client connection, its channel, and the partition that it reads."""
 
     consumer: ChannelConsumer
     channel: SubscriptionChannel
     partition: HostedPartition
+    owner: ConsumerOwner
 
 
 class ConsumerTable:
@@ -60,6 +73,7 @@ class ConsumerTable:
     def add(self, connected: ConnectedConsumer) -> None:
         """Add a consumer."""
         self._connected[connected.consumer.consumer_id] = connected
+        connected.partition.clients.add_consumer(connected)
 
     def remove(self, consumer: ChannelConsumer) -> bool:
         """Remove a consumer, and return whether it was there."""
@@ -67,6 +81,7 @@ class ConsumerTable:
         if found is None or found.consumer is not consumer:
             return False
         del self._connected[consumer.consumer_id]
+        found.partition.clients.remove_consumer(found)
         return True
 
 
@@ -80,7 +95,7 @@ class ConsumerHandlers:
         partitions: LocalPartitions,
         consumers: ConsumerTable,
     ) -> None:
-        self._client = client
+        self.client = client
         self._session = session
         self._partitions = partitions
         self._consumers = consumers
@@ -92,21 +107,25 @@ class ConsumerHandlers:
         """Subscribe a consumer."""
         known = self._consumers.get(command.consumer_id)
         if known is not None and known.consumer.subscribed:
-            self._client.succeed(command.request_id)
+            self.client.succeed(command.request_id)
             return
         work = self._subscribe(command)
         self._attempts.start(command.consumer_id, work, command.request_id)
 
     async def _subscribe(self, command: pb.CommandSubscribe) -> None:
-        partition = find_partition(self._partitions, self._client, command.topic)
-        check_name(self._client, command.subscription, "subscribe as")
+        partition = find_partition(self._partitions, self.client, command.topic)
+        with partition.clients.request(self.client, command.request_id):
+            await self._subscribe_to(partition, command)
+
+    async def _subscribe_to(self, partition: HostedPartition, command: pb.CommandSubscribe) -> None:
+        check_name(self.client, command.subscription, "subscribe as")
         if command.read_compacted and command.subType not in IN_ORDER:
             refusal = "readCompacted only allowed on failover or exclusive subscriptions"
             raise RemoteError(Reason.NOT_ALLOWED, refusal)
         self._check(partition, command.subscription)
         schema = schema_of(command)
         active = partition.availability.active_for_schemas
-        await partition.schemas.of_consumer(schema, active=active, role=self._client.info.role)
+        await partition.schemas.of_consumer(schema, active=active, role=self.client.info.role)
         channel = await _open_channel(partition, command)
         try:
             # Another consumer may have connected while the channel was opened. The fence closes
@@ -123,15 +142,15 @@ class ConsumerHandlers:
         consumer.auto_consume = schema is not None and schema.type is SchemaType.AUTO_CONSUME
         if command.subType in IN_ORDER and command.HasField("consumer_epoch"):
             consumer.epoch = command.consumer_epoch
-        connected = ConnectedConsumer(consumer, channel, partition)
+        connected = ConnectedConsumer(consumer, channel, partition, self)
         self._consumers.add(connected)
         await self._attach(connected, command)
 
     def _check(self, partition: HostedPartition, subscription: str) -> None:
         """Raise `RemoteError` if the partition accepts no consumer of the subscription."""
-        check_home(self._client, partition)
+        check_home(self.client, partition)
         partition.geo.fence.check(subscription)
-        if not self._client.info.means_this_cluster:
+        if not self.client.info.means_this_cluster:
             partition.subscriptions.check_consumers(subscription)
 
     async def _attach(self, connected: ConnectedConsumer, command: pb.CommandSubscribe) -> None:
@@ -145,7 +164,7 @@ class ConsumerHandlers:
         finally:
             if not consumer.subscribed:
                 self._drop(connected)
-        self._client.succeed(command.request_id)
+        self.client.succeed(command.request_id)
 
     # -- receiving -----------------------------------------------------------------
 
@@ -157,8 +176,8 @@ class ConsumerHandlers:
 
     def on_writable(self) -> None:
         """Continue deliveries that waited for the socket."""
-        for consumer, channel, _ in self._consumers:
-            channel.delivery.deliver(consumer)
+        for connected in self._consumers:
+            connected.channel.delivery.deliver(connected.consumer)
 
     # -- closing -------------------------------------------------------------------
 
@@ -168,31 +187,31 @@ class ConsumerHandlers:
         found = self._consumers.get(command.consumer_id)
         if found is not None:
             self._drop(found)
-        self._client.succeed(command.request_id)
+        self.client.succeed(command.request_id)
 
     def _drop(self, connected: ConnectedConsumer, *, lost: bool = False) -> None:
-        consumer, channel, partition = connected
+        consumer, channel = connected.consumer, connected.channel
         self._consumers.remove(consumer)
         channel.remove(consumer, lost)
-        partition.subscriptions.drop_if_unused(channel)
+        connected.partition.subscriptions.drop_if_unused(channel)
 
     def closed_by_channel(self, consumer: ChannelConsumer) -> None:
         """Tell the client that its subscription closed a consumer; it may subscribe again."""
         if self._consumers.remove(consumer) and consumer.subscribed:
             close = pb.CommandCloseConsumer(consumer_id=consumer.consumer_id, request_id=0)
-            self._client.connection.send(close)
+            self.client.connection.send(close)
 
     def drop_all(self) -> None:
         """Remove all consumers, because the connection is closed."""
         for connected in self._consumers:
             self._drop(connected, lost=True)
 
-    def send_home(self) -> None:
-        """Close all consumers, because the tenant's home cluster serves them from now on."""
-        for consumer, channel, partition in self._consumers:
-            channel.remove(consumer)
-            self.closed_by_channel(consumer)
-            partition.subscriptions.drop_if_unused(channel)
+    def send_home(self, connected: ConnectedConsumer) -> None:
+        """Close a consumer: the tenant's home cluster serves it from now on."""
+        consumer, channel = connected.consumer, connected.channel
+        channel.remove(consumer)
+        self.closed_by_channel(consumer)
+        connected.partition.subscriptions.drop_if_unused(channel)
 
 
 async def _open_channel(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from typing import Protocol
 
@@ -37,6 +38,18 @@ class ProducerOwner(Protocol):
 
     def promote(self, producer: ConnectedProducer) -> None:
         """Make a waiting producer the exclusive one."""
+        ...
+
+    def close(self, producer: ConnectedProducer) -> None:
+        """Close a producer. The answer to its next attempt says why."""
+        ...
+
+    def send_home(self, producer: ConnectedProducer) -> None:
+        """Close a producer after its last receipt: the tenant's home cluster serves it now."""
+        ...
+
+    def abandon(self, producer: ConnectedProducer) -> None:
+        """Close a producer whose partition has ended."""
         ...
 
 
@@ -77,6 +90,8 @@ class ConnectedProducer:
         self.schema_version: int | None = None
         self.held: deque[tuple[Send, bytes]] = deque()
         """Entries that wait until a transaction is known to be open: its own and later ones."""
+        self.releasing: asyncio.Task[None] | None = None
+        """The task that publishes them."""
 
     def describe(self, command: pb.CommandProducer) -> None:
         """Take over what the client's command says about the producer."""
@@ -144,11 +159,13 @@ class ProducerTable:
         """Add a producer that the partition has accepted."""
         self.connected[producer.producer_id] = producer
         self.closed.pop(producer.producer_id, None)
+        producer.partition.clients.add_producer(producer)
 
     def remove(self, producer: ConnectedProducer) -> None:
         """Remove a producer; its late sends are ignored."""
         if self.has(producer):
             del self.connected[producer.producer_id]
+            producer.partition.clients.remove_producer(producer)
             self.closed[producer.producer_id] = None
             if len(self.closed) > CLOSED_KEPT:
                 del self.closed[next(iter(self.closed))]

@@ -71,6 +71,10 @@ class ProducerHandlers:
 
     async def _connect(self, command: pb.CommandProducer) -> None:
         partition = find_partition(self._partitions, self.client, command.topic)
+        with partition.clients.request(self.client, command.request_id):
+            await self._connect_to(partition, command)
+
+    async def _connect_to(self, partition: HostedPartition, command: pb.CommandProducer) -> None:
         source = source_of(command.producer_name)
         metadata = {item.key: item.value for item in command.metadata}
         if source is None:
@@ -235,11 +239,12 @@ class ProducerHandlers:
     async def _close(self, producer: ConnectedProducer, request_id: int) -> None:
         """Answer after all receipts, because clients fail pending entries of a closed producer."""
         runtime = producer.partition.log.runtime
-        if producer.generated:
-            # A generated name is never used again.
-            await runtime.ask(ForgetProducer(producer.name))
-        else:
-            await runtime.ask(FindProducer(producer.name))
+        with producer.partition.clients.request(self.client, request_id):
+            if producer.generated:
+                # A generated name is never used again.
+                await runtime.ask(ForgetProducer(producer.name))
+            else:
+                await runtime.ask(FindProducer(producer.name))
         self.client.succeed(request_id)
 
     def forget(self, producer: ConnectedProducer) -> None:
@@ -261,31 +266,31 @@ class ProducerHandlers:
             assert isinstance(waiting, ConnectedProducer)
             waiting.owner.promote(waiting)
 
-    def connected(self) -> list[ConnectedProducer]:
-        """Return the connected producers."""
-        return list(self._producers.connected.values())
-
     def drop_all(self) -> None:
         """Remove all producers, because the connection is closed."""
-        for producer in self.connected():
+        for producer in list(self._producers.connected.values()):
             self._drop(producer)
+            producer.partition.publishing.forget_connection(producer.connection)
 
-    def close_all(self) -> None:
-        """Close all producers. The answer to their next attempt says why."""
-        for producer in self.connected():
-            self.fence(producer)
-            producer.partition.publishing.registry.disconnect(producer)
+    def close(self, producer: ConnectedProducer) -> None:
+        """Close a producer. The answer to its next attempt says why."""
+        self.fence(producer)
+        producer.partition.publishing.registry.disconnect(producer)
 
-    def send_home(self) -> None:
-        """Close all producers, because the tenant's home cluster serves them from now on."""
-        # Waiting producers first: otherwise they would be promoted.
-        for producer in sorted(self.connected(), key=lambda each: each.ready):
-            self._drop(producer)
-            if producer.ready:
-                self.client.spawn(self._close_after_receipts(producer))
-            else:
-                code, problem = pb.ServiceNotReady, "look the topic up again"
-                self.client.error(producer.request_id, code, problem)
+    def abandon(self, producer: ConnectedProducer) -> None:
+        """Close a producer whose partition has ended. Its entries without a receipt get none."""
+        if producer.releasing is not None:
+            producer.releasing.cancel()
+        self.fence(producer)
+
+    def send_home(self, producer: ConnectedProducer) -> None:
+        """Close a producer after its last receipt: the tenant's home cluster serves it now."""
+        self._drop(producer)
+        if producer.ready:
+            self.client.spawn(self._close_after_receipts(producer))
+        else:
+            code, problem = pb.ServiceNotReady, "look the topic up again"
+            self.client.error(producer.request_id, code, problem)
 
     async def _close_after_receipts(self, producer: ConnectedProducer) -> None:
         """Close a producer after its last receipt. Its client sends all other entries to the home

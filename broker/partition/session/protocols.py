@@ -7,7 +7,8 @@ the partition that it is connected to. So handlers depend on no particular parti
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,7 +20,6 @@ from velaray.broker.partition import remote_ids
 from velaray.broker.partition.compacted_view import CompactedView
 from velaray.broker.partition.entries import EntryCache
 from velaray.broker.partition.geo_replication import GeoReplication
-from velaray.broker.partition.partition_clients import DescribedProducer
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.partition.topic_schemas import TopicSchemas
 from velaray.broker.partition.transaction_admission import TransactionAdmission
@@ -29,7 +29,6 @@ from velaray.events.ids import ActorKey, MessageId, Position, TopicName
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.config import ClusterConfig
 from velaray.topology.flow import Flow
-from velaray.topology.open_connections import OpenConnections
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Send
 from velaray.wire.connection import WireConnection
@@ -215,6 +214,30 @@ FindSpan = Callable[[str, int, pb.SpanRequest], Awaitable[pb.Span]]
 """Finds the bounds of a reader's next step, given the subscription, its mark and the request."""
 
 
+class PartitionClients(Protocol):
+    """The producers, consumers and requests of a partition's clients."""
+
+    def add_producer(self, producer: Any) -> None:
+        """Note a connected producer."""
+        ...
+
+    def remove_producer(self, producer: Any) -> None:
+        """Forget a producer. Idempotent."""
+        ...
+
+    def add_consumer(self, consumer: Any) -> None:
+        """Note a connected consumer."""
+        ...
+
+    def remove_consumer(self, consumer: Any) -> None:
+        """Forget a consumer. Idempotent."""
+        ...
+
+    def request(self, client: Client, request_id: int) -> AbstractContextManager[None]:
+        """A request that the current task carries out; the end of the partition ends it."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class HostedPartition:
     """A partition that this process hosts, by its parts."""
@@ -231,46 +254,13 @@ class HostedPartition:
     schemas: TopicSchemas
     geo: GeoReplication
     find_span: FindSpan
-
-
-class ClientSession(Protocol):
-    """A session, as the partitions that serve its client see it."""
-
-    connection: WireConnection
-
-    @property
-    def idle(self) -> bool:
-        """Whether the client has neither producers nor consumers nor requests under way."""
-        ...
-
-    @property
-    def only_replicates(self) -> bool:
-        """Whether its only activity is a replicator of this cluster that reads."""
-        ...
-
-    @property
-    def expects_some_schema(self) -> bool:
-        """Whether a consumer doesn't accept messages of every schema."""
-        ...
-
-    def producers(self) -> Collection[DescribedProducer]:
-        """Return the connected producers."""
-        ...
-
-    def close_producers(self) -> None:
-        """Close all producers."""
-        ...
-
-    def send_home(self) -> None:
-        """Close what the tenant's home cluster serves from now on."""
-        ...
+    clients: PartitionClients
 
 
 class LocalPartitions(Protocol):
-    """The partitions that a session can use, and the register of sessions."""
+    """The partitions that a session can use."""
 
     config: ClusterConfig
-    sessions: OpenConnections[ClientSession]
 
     def find(self, topic: TopicName) -> HostedPartition:
         """Return the partition. Raises `RemoteError` (UNAVAILABLE) if it isn't served here."""
@@ -278,10 +268,6 @@ class LocalPartitions(Protocol):
 
     def find_sibling(self, topic: TopicName) -> HostedPartition:
         """Return a partition of the same topic, which has the same schemas. Raises as `find`."""
-        ...
-
-    def forget_connection(self, connection: WireConnection) -> None:
-        """Note that a connection is closed."""
         ...
 
 
@@ -299,7 +285,7 @@ class Client(Protocol):
         """Answer a request with an error."""
         ...
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> object:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run work until it ends or the connection is closed."""
         ...
 

@@ -67,7 +67,7 @@ class PublishHandlers:
         producer.held.append((send, entry))
         producer.partition.publishing.pending_bytes += len(entry)
         if len(producer.held) == 1:
-            self._client.spawn(self._release(producer))
+            producer.releasing = self._client.spawn(self._release(producer))
 
     async def _release(self, producer: ConnectedProducer) -> None:
         publishing, held = producer.partition.publishing, producer.held

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from velaray.actors.dispatch.consumers import SubscriptionType
@@ -22,6 +22,9 @@ from velaray.schemas import SchemaInfo
 from velaray.topology.rpc import RemoteError
 from velaray.wire import pulsar_pb2 as pb
 
+Method = Callable[[ConnectedConsumer, Any], Awaitable[None]]
+"""Answers one kind of request."""
+
 
 class SubscriptionRequests:
     """Answers requests about the subscriptions of one connection's consumers."""
@@ -31,9 +34,14 @@ class SubscriptionRequests:
         self._consumers = consumers
         self._sought: dict[SubscriptionChannel, HostedPartition] = {}
 
-    async def unsubscribe(self, command: pb.CommandUnsubscribe) -> None:
-        """Delete the consumer's subscription."""
+    async def answer(self, method: Method, command: Any) -> None:
+        """Answer a request about the subscription of the consumer that it names."""
         found = self._consumers.find(command.consumer_id)
+        with found.partition.clients.request(self._client, command.request_id):
+            await method(found, command)
+
+    async def unsubscribe(self, found: ConnectedConsumer, command: pb.CommandUnsubscribe) -> None:
+        """Delete the consumer's subscription."""
         consumer, channel = found.consumer, found.channel
         if len(channel.consumers) > 1 and not command.force:
             others = len(channel.consumers) - 1
@@ -47,7 +55,7 @@ class SubscriptionRequests:
         self._client.succeed(command.request_id)
 
     async def _delete(self, found: ConnectedConsumer) -> None:
-        consumer, channel, partition = found
+        consumer, channel, partition = found.consumer, found.channel, found.partition
         deleted = False
         try:
             await partition.deletion.delete_subscription(DeleteSubscription(channel.name))
@@ -58,9 +66,9 @@ class SubscriptionRequests:
                 self._client.connection.send(close)
                 partition.subscriptions.drop_if_unused(channel)
 
-    async def seek(self, command: pb.CommandSeek) -> None:
+    async def seek(self, found: ConnectedConsumer, command: pb.CommandSeek) -> None:
         """Move the cursor of the consumer's subscription."""
-        _, channel, partition = self._consumers.find(command.consumer_id)
+        channel, partition = found.channel, found.partition
         if command.HasField("message_publish_time"):
             where = partition.compacted if channel.compacted else partition.log
             offset = await where.offset_at_time(command.message_publish_time)
@@ -70,9 +78,11 @@ class SubscriptionRequests:
         await partition.cursors.reset_subscription(channel.name, offset, "seek")
         self._client.succeed(command.request_id)
 
-    async def last_message_id(self, command: pb.CommandGetLastMessageId) -> None:
+    async def last_message_id(
+        self, found: ConnectedConsumer, command: pb.CommandGetLastMessageId
+    ) -> None:
         """Answer the topic's last message id and the subscription's mark."""
-        _, channel, partition = self._consumers.find(command.consumer_id)
+        channel, partition = found.channel, found.partition
         mark = await channel.ask(GetMark())
         last = await partition.compacted.last_message_id(channel.horizon)
         before = partition.log.table(channel.compacted).position_before(mark)
@@ -86,9 +96,9 @@ class SubscriptionRequests:
             answer.span.CopyFrom(span)
         self._client.connection.send(answer)
 
-    async def stats(self, command: pb.CommandConsumerStats) -> None:
+    async def stats(self, found: ConnectedConsumer, command: pb.CommandConsumerStats) -> None:
         """Answer a consumer's statistics."""
-        consumer, channel, partition = self._consumers.find(command.consumer_id)
+        consumer, channel, partition = found.consumer, found.channel, found.partition
         stats = await channel.ask(GetStats(partition.log.end_offset))
         own: Mapping[str, Any] = next(
             (each for each in stats["consumers"] if each["number"] == consumer.number), {}

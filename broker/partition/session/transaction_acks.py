@@ -62,7 +62,7 @@ class TransactionAcks:
     async def _transact(
         self, found: ConnectedConsumer, transaction: TransactionId, command: pb.CommandAck
     ) -> None:
-        consumer, channel, partition = found
+        consumer, channel, partition = found.consumer, found.channel, found.partition
         log = partition.log
         if not channel.durable:
             problem = "a reader can't acknowledge in a transaction"
@@ -94,7 +94,7 @@ async def _individual(
     command: pb.CommandAck,
 ) -> tuple[int, AckEntriesInTransaction]:
     """Return the offset after the last entry, and the request to the subscription."""
-    consumer, channel, _ = found
+    consumer, channel = found.consumer, found.channel
     span = log.table(channel.compacted).span
     offsets: list[int] = []
     partial: list[tuple[int, list[int], int]] = []
@@ -132,7 +132,7 @@ async def _cumulative(
     command: pb.CommandAck,
 ) -> tuple[int, AckEntriesBeforeInTransaction]:
     """Return what `_individual` does."""
-    consumer, channel, _ = found
+    consumer, channel = found.consumer, found.channel
     if len(command.message_id) != 1:
         problem = "a cumulative acknowledgement in a transaction must name exactly one message"
         raise RemoteError(Reason.NOT_ALLOWED, problem)

@@ -1,0 +1,122 @@
+"""The listener of a host for clients: one address for all partitions and coordinators of the host.
+
+A client's connection carries producers and consumers of any of these partitions, and transactions
+of any of these coordinators. When an actor ends, its producers and consumers are closed; the
+connection stays open for the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from velaray.actors.machine import Reason
+from velaray.broker.client_session import ClientSession
+from velaray.broker.coordinator.coordinator_handlers import Coordinator
+from velaray.broker.partition.session.protocols import HostedPartition
+from velaray.events.ids import TopicName
+from velaray.topology.config import ClusterConfig
+from velaray.topology.open_connections import OpenConnections
+from velaray.topology.rpc import RemoteError
+from velaray.wire.connection import WireConnection
+
+
+class ClientListener:
+    """Accepts clients, and knows the actors that serve them. It is a part of the host."""
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self.config = config
+        self.sessions: OpenConnections[ClientSession] = OpenConnections()
+        self._partitions: dict[TopicName, HostedPartition] = {}
+        self._topics: dict[TopicName, dict[TopicName, None]] = {}
+        self._coordinators: dict[int, Coordinator] = {}
+        self._opening: asyncio.Task[asyncio.Server] | None = None
+
+    async def open(self) -> int:
+        """Listen, once; returns the port. Raises `OSError`."""
+        if self._opening is None or (self._opening.done() and self._opening.exception()):
+            self._opening = asyncio.ensure_future(self._listen())
+        server = await asyncio.shield(self._opening)
+        return int(server.sockets[0].getsockname()[1])
+
+    async def _listen(self) -> asyncio.Server:
+        loop = asyncio.get_running_loop()
+        return await loop.create_server(self._accept, self.config.host, 0)
+
+    def _accept(self) -> WireConnection:
+        size = self.config.max_message_size
+        return WireConnection(ClientSession(self), max_message_size=size)
+
+    # -- actors --------------------------------------------------------------------
+
+    def add_partition(self, partition: HostedPartition) -> None:
+        """Serve a partition, in place of an earlier activation."""
+        name = partition.key.topic_name
+        self._partitions[name] = partition
+        self._topics.setdefault(name.topic, {})[name] = None
+
+    def remove_partition(self, partition: HostedPartition) -> None:
+        """Serve a partition no longer. Idempotent."""
+        name = partition.key.topic_name
+        if self._partitions.get(name) is not partition:
+            return
+        del self._partitions[name]
+        siblings = self._topics[name.topic]
+        del siblings[name]
+        if not siblings:
+            del self._topics[name.topic]
+
+    def add_coordinator(self, coordinator: Coordinator) -> None:
+        """Serve a coordinator, in place of an earlier activation."""
+        self._coordinators[coordinator.number] = coordinator
+
+    def remove_coordinator(self, coordinator: Coordinator) -> None:
+        """Serve a coordinator no longer. Idempotent."""
+        if self._coordinators.get(coordinator.number) is coordinator:
+            del self._coordinators[coordinator.number]
+
+    # -- what sessions need --------------------------------------------------------
+
+    def find(self, topic: TopicName) -> HostedPartition:
+        """Return a partition. Raises `RemoteError` (UNAVAILABLE) if it isn't served here."""
+        found = self._partitions.get(topic)
+        if found is None:
+            raise _elsewhere(topic)
+        return found
+
+    def find_sibling(self, topic: TopicName) -> HostedPartition:
+        """Return a partition of the same topic, which has the same schemas. Raises as `find`."""
+        siblings = self._topics.get(topic.topic)
+        if siblings is None:
+            raise _elsewhere(topic)
+        return self._partitions[next(iter(siblings))]
+
+    def find_coordinator(self, number: int) -> Coordinator | None:
+        """Return a coordinator; None if it isn't served here."""
+        return self._coordinators.get(number)
+
+    # -- the end -------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Stop listening, and close every connection."""
+        self._end()
+        for session in list(self.sessions):
+            session.connection.close()
+
+    def abort(self) -> None:
+        """Stop listening, and cut every connection, as a crash would."""
+        self._end()
+        for session in list(self.sessions):
+            session.connection.abort()
+
+    def _end(self) -> None:
+        self.sessions.ended = True
+        if self._opening is None:
+            return
+        if not self._opening.done():
+            self._opening.cancel()
+        elif not self._opening.cancelled() and self._opening.exception() is None:
+            self._opening.result().close()
+
+
+def _elsewhere(topic: TopicName) -> RemoteError:
+    return RemoteError(Reason.UNAVAILABLE, f"{topic} is not served here; look it up again")
