@@ -29,7 +29,8 @@ from velaray.topology.rpc import (
     connect,
     reason_of,
 )
-from velaray.topology.rpc_server import RpcServer
+from velaray.topology.rpc_local import connect_here
+from velaray.topology.rpc_server import RpcListener, RpcServer
 
 REACH_TIMEOUT_S = 30.0
 RPC_KEPT_S = 10.0
@@ -158,6 +159,11 @@ class ActorSystem(abc.ABC):
         """Return the host that runs this actor of the process: its only host, by default."""
         return self._host
 
+    def listener_at(self, address: Address) -> RpcListener | None:
+        """Return the RPC listener of this process at an address; None if another process has it."""
+        here = self._host.rpc
+        return here if address.rpc_port == here.port and here.port else None
+
     def clock_ms(self) -> int:
         """Wall-clock milliseconds."""
         return time.time_ns() // 1_000_000
@@ -192,6 +198,9 @@ class ActorSystem(abc.ABC):
 
     async def _dial(self, key: ActorKey, peer: RpcPeer) -> RpcConnection:
         address = await self.address(key)
+        here = self.listener_at(address)
+        if here is not None:
+            return connect_here(here, key.text(), peer, self.config.rpc_key)
         return await connect(address.host, address.rpc_port, key.text(), peer, self.config.rpc_key)
 
     async def call(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from typing import Any
+from zlib import crc32
 
 from velaray.actors.machine import Reason
 from velaray.actors.runtime import Stopped
@@ -27,14 +28,19 @@ from velaray.topology.actor_system import (
 from velaray.topology.config import ClusterConfig
 from velaray.topology.host import ActorHost
 from velaray.topology.rpc import RemoteError
+from velaray.topology.rpc_server import RpcListener
 
 
 class InProcessActorSystem(ActorSystem):
-    """Activates actors in this process."""
+    """Activates actors in this process, each in a host of its own or in shared hosts."""
 
-    def __init__(self, config: ClusterConfig, store: LedgerStore, make_actor: MakeActor) -> None:
+    def __init__(
+        self, config: ClusterConfig, store: LedgerStore, make_actor: MakeActor, hosts: int = 0
+    ) -> None:
+        """``hosts`` is the number of shared hosts; 0: each actor has a host of its own."""
         super().__init__(config, store)
         self._make_actor = make_actor
+        self.shared_hosts = [ActorHost(config) for _ in range(hosts)]
         self.actors: dict[ActorKey, ActorBase] = {}
         self.failures: list[tuple[ActorKey, BaseException]] = []
         self._starting: dict[ActorKey, asyncio.Task[Address]] = {}
@@ -62,8 +68,28 @@ class InProcessActorSystem(ActorSystem):
         return await start_actor(actor)
 
     def host_of(self, key: ActorKey) -> ActorHost:
-        """Each actor has a host of its own, as a process of its own would be."""
+        """The actor's own host, or the shared one of all actors of its topic."""
+        if self.shared_hosts:
+            return self.shared_hosts[self._place(key)]
         return self._hosts.setdefault(key, ActorHost(self.config))
+
+    def _place(self, key: ActorKey) -> int:
+        topic = key.text() if not key.topic else str(key.topic_name)
+        return crc32(topic.encode()) % len(self.shared_hosts)
+
+    def listener_at(self, address: Address) -> RpcListener | None:
+        """The listener of a shared host."""
+        for host in self.shared_hosts:
+            if host.rpc.port == address.rpc_port:
+                return host.rpc
+        return None
+
+    def kill_host(self, number: int) -> None:
+        """End a shared host as SIGKILL would, with all its actors."""
+        self.shared_hosts[number].abort()
+        for key in [key for key in self.actors if self._place(key) == number]:
+            self.kill(key)
+        self.shared_hosts[number] = ActorHost(self.config)
 
     async def survey(self, method: str, timeout_s: float) -> dict[ActorKey, Any]:
         """Call the actors one after the other."""
@@ -83,7 +109,8 @@ class InProcessActorSystem(ActorSystem):
         self.kill(key)
 
     def kill(self, key: ActorKey) -> None:
-        """End an actor as SIGKILL would; the next use activates it again."""
+        """End an actor as SIGKILL would, or, in a shared host, as a failure of its own would. The
+        next use activates it again."""
         task = self._starting.pop(key, None)
         if task is not None and not task.done():
             task.cancel()
@@ -113,6 +140,8 @@ class InProcessActorSystem(ActorSystem):
         self.drop_rpc()
         while self.actors:  # a stopping actor may activate a garbage collector again
             await self.dismiss(max(self.actors, key=_stops_first))
+        for host in self.shared_hosts:
+            host.stop()
 
 
 def _stops_first(key: ActorKey) -> tuple[bool, bool, ActorKind]:

@@ -29,6 +29,14 @@ class RpcListener:
         server = await asyncio.shield(self._opening)
         return int(server.sockets[0].getsockname()[1])
 
+    @property
+    def port(self) -> int:
+        """The port; 0 if it doesn't listen."""
+        opening = self._opening
+        if opening is None or not opening.done() or opening.cancelled() or opening.exception():
+            return 0
+        return int(opening.result().sockets[0].getsockname()[1])
+
     async def _listen(self, host: str) -> asyncio.Server:
         def accept() -> RpcConnection:
             return RpcConnection(self._key, acceptor=self)

@@ -34,8 +34,10 @@ class LocalCluster:
         auth: AuthSettings | None = None,
         tunnel: bool = False,
         service_port: int = 0,
+        hosts: int = 0,
         **settings: Any,
     ) -> None:
+        """``hosts`` is the number of shared hosts; 0: each actor has a host of its own."""
         self.config = ClusterConfig(
             data_dir=str(data_dir),
             incarnation=1,
@@ -47,6 +49,7 @@ class LocalCluster:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="cluster", daemon=True)
         self._service_port = service_port
+        self._hosts = hosts
         self.actor_system: InProcessActorSystem
         self.proxy: Proxy
         self._admin_port = 0
@@ -83,7 +86,7 @@ class LocalCluster:
 
     async def _start(self) -> None:
         store = FileStore(self.config.data_dir, self.config.number_base)
-        self.actor_system = InProcessActorSystem(self.config, store, make_actor)
+        self.actor_system = InProcessActorSystem(self.config, store, make_actor, self._hosts)
         self.proxy = Proxy(self.actor_system)
         await self.proxy.start(self._service_port)
         self._admin, self._admin_port = await serve_admin(self.actor_system, self.config.host, 0)
