@@ -15,7 +15,7 @@ from velaray.broker.coordinator.coordinator_handlers import Coordinator
 from velaray.broker.partition.session.protocols import HostedPartition
 from velaray.events.ids import TopicName
 from velaray.topology.config import ClusterConfig
-from velaray.topology.open_connections import OpenConnections
+from velaray.topology.open_connections import OpenConnections, stop_accepting
 from velaray.topology.rpc import RemoteError
 from velaray.wire.connection import WireConnection
 
@@ -115,7 +115,7 @@ class ClientListener:
         if not self._opening.done():
             self._opening.cancel()
         elif not self._opening.cancelled() and self._opening.exception() is None:
-            self._opening.result().close()
+            stop_accepting(self._opening.result())
 
 
 def _elsewhere(topic: TopicName) -> RemoteError:

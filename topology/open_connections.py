@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -17,3 +18,16 @@ class OpenConnections(set[T]):
 
     ended = False
     """Whether the server has closed its connections."""
+
+
+def stop_accepting(server: asyncio.Server) -> None:
+    """Close a server in two turns of the event loop.
+
+    asyncio accepts a connection in one turn and creates its transport in the next one. If the
+    server is closed in between, that fails: the connection stays open, and nothing ever reads from
+    it. So the server stops to accept first, and closes when the transports exist.
+    """
+    loop = asyncio.get_running_loop()
+    for socket in server.sockets:
+        loop.remove_reader(socket.fileno())
+    loop.call_soon(loop.call_soon, server.close)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from velaray.topology.open_connections import OpenConnections
+from velaray.topology.open_connections import OpenConnections, stop_accepting
 from velaray.topology.rpc import RpcConnection, RpcPeer
 
 
@@ -74,7 +74,7 @@ class RpcListener:
             return
         if self._opening.done() and not self._opening.cancelled():
             if self._opening.exception() is None:
-                self._opening.result().close()
+                stop_accepting(self._opening.result())
         else:
             self._opening.cancel()
 

@@ -25,7 +25,7 @@ from velaray.broker.wire_errors import code_of
 from velaray.events.ids import ActorKey, InvalidNameError, TopicName
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.messages import ReplyT, Request
-from velaray.topology.open_connections import OpenConnections
+from velaray.topology.open_connections import OpenConnections, stop_accepting
 from velaray.topology.rpc import RemoteError, reason_of
 from velaray.topology.transient import TRANSIENT
 from velaray.wire import pulsar_pb2 as pb
@@ -73,7 +73,8 @@ class Proxy:
         """Stop listening and close every connection."""
         self.sessions.ended = True
         if self._server is not None:
-            self._server.close()
+            stop_accepting(self._server)
+            self._server = None
         for session in list(self.sessions):
             session.connection.close()
         for tunnel in list(self.tunnels):

@@ -189,6 +189,10 @@ class SimLoop(asyncio.BaseEventLoop):
     def _process_events(self, event_list: list[Any]) -> None:
         """There are none."""
 
+    def remove_reader(self, fd: Any) -> bool:
+        """There is no selector; `SimServer.close` ends accepting."""
+        return False
+
     def _write_to_self(self) -> None:
         """There is no other thread."""
 

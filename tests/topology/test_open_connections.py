@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +13,7 @@ import pytest
 from velaray.broker.client_session import ClientSession
 from velaray.broker.proxy.proxy import ProxySession
 from velaray.topology.config import ClusterConfig
-from velaray.topology.open_connections import OpenConnections
+from velaray.topology.open_connections import OpenConnections, stop_accepting
 
 
 class Connection:
@@ -32,3 +35,24 @@ def test_a_session_of_a_server_that_has_ended_is_cut(kind: Any, ended: bool) -> 
     session.on_connected(connection)
     assert connection.aborted == ended
     assert set(sessions) == (set() if ended else {session})
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_server_that_stops_leaves_no_accepted_connection_open(turns: int) -> None:
+    """The connection is accepted some turns of the loop before or after the stop."""
+
+    class Accepted(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            transport.close()
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(Accepted, "127.0.0.1", 0)
+        with socket.create_connection(server.sockets[0].getsockname(), 10) as client:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            stop_accepting(server)
+            with suppress(ConnectionResetError):
+                assert await asyncio.to_thread(client.recv, 1) == b""
+
+    asyncio.run(scenario())
