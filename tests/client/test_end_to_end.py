@@ -221,9 +221,10 @@ def test_a_receipt_comes_though_the_consumer_was_closed_before_its_ack_arrived(
 
     def late(self, command):
         if not closed:
-            consumer, channel, _ = self._consumers.find(command.consumer_id)
+            found = self._consumers.find(command.consumer_id)
+            consumer = found.consumer
             closed.append(consumer)
-            channel.remove(consumer)
+            found.channel.remove(consumer)
             consumer.session.consumer_closed(consumer)
         on_ack(self, command)
 

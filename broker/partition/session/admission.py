@@ -21,10 +21,10 @@ def find_partition(partitions: LocalPartitions, client: Client, text: str) -> Ho
     Raises `InvalidNameError`, and `RemoteError`: UNAVAILABLE if it isn't served here, NOT_ALLOWED
     if it belongs to the system. The proxy checks the latter too, but clients need not use it.
     """
-    partition = partitions.find(TopicName.parse(text))
+    topic = TopicName.parse(text)
     if not client.info.is_system:
-        check_not_systems(partition.key.topic_name)
-    return partition
+        check_not_systems(topic)
+    return partitions.find(topic)
 
 
 def check_name(client: Client, name: str, what: str) -> None:
