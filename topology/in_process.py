@@ -17,16 +17,10 @@ from velaray.actors.runtime import Stopped
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.errors import StorageFull
 from velaray.journal.store import LedgerStore
-from velaray.topology.actor_system import (
-    ActorBase,
-    ActorSystem,
-    Address,
-    MakeActor,
-    Unreachable,
-    start_actor,
-)
+from velaray.topology.actor_system import ActorSystem, Address, MakeActor
 from velaray.topology.config import ClusterConfig
 from velaray.topology.host import ActorHost
+from velaray.topology.hosted_actors import HostedActors
 from velaray.topology.rpc import RemoteError
 from velaray.topology.rpc_server import RpcListener
 
@@ -39,33 +33,22 @@ class InProcessActorSystem(ActorSystem):
     ) -> None:
         """``hosts`` is the number of shared hosts; 0: each actor has a host of its own."""
         super().__init__(config, store)
-        self._make_actor = make_actor
+        self._hosted = HostedActors(lambda key: make_actor(key, self))
+        self.actors = self._hosted.actors
         self.shared_hosts = [ActorHost(config) for _ in range(hosts)]
-        self.actors: dict[ActorKey, ActorBase] = {}
         self.failures: list[tuple[ActorKey, BaseException]] = []
-        self._starting: dict[ActorKey, asyncio.Task[Address]] = {}
         self._hosts: dict[ActorKey, ActorHost] = {}
 
     async def address(self, key: ActorKey) -> Address:
         """Start the actor unless it runs.
 
-        Raises `Unreachable` if it was killed meanwhile, `RemoteError` (STORAGE_FULL) if there is no
-        room for its journal, or else what its start raised.
+        Raises what `HostedActors.address` raises, but `RemoteError` (STORAGE_FULL) if there is no
+        room for its journal.
         """
-        task = self._starting.get(key)
-        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = self._starting[key] = asyncio.get_running_loop().create_task(self._start(key))
-        await asyncio.wait([task])  # a cancellation of one doesn't cancel the other
-        if task.cancelled():
-            raise Unreachable(f"{key} was killed while it started")
         try:
-            return task.result()
+            return await self._hosted.address(key)
         except StorageFull as error:
             raise RemoteError(Reason.STORAGE_FULL, error.told) from error
-
-    async def _start(self, key: ActorKey) -> Address:
-        actor = self.actors[key] = self._make_actor(key, self)
-        return await start_actor(actor)
 
     def host_of(self, key: ActorKey) -> ActorHost:
         """The actor's own host, or the shared one of all actors of its topic."""
@@ -93,14 +76,11 @@ class InProcessActorSystem(ActorSystem):
 
     async def survey(self, method: str, timeout_s: float) -> dict[ActorKey, Any]:
         """Call the actors one after the other."""
-        found: dict[ActorKey, Any] = {}
-        for key, actor in list(self.actors.items()):
-            task = self._starting.get(key)
-            found[key] = None
-            if task is not None and task.done() and not task.cancelled() and not task.exception():
-                with contextlib.suppress(TimeoutError, RemoteError, Stopped):
-                    async with asyncio.timeout(timeout_s):
-                        found[key] = await actor.call(method, {})
+        found: dict[ActorKey, Any] = dict.fromkeys(self.actors)
+        for key, actor in self._hosted:
+            with contextlib.suppress(TimeoutError, RemoteError, Stopped):
+                async with asyncio.timeout(timeout_s):
+                    found[key] = await actor.call(method, {})
         return found
 
     def fatal(self, key: ActorKey, error: BaseException) -> None:
@@ -111,27 +91,20 @@ class InProcessActorSystem(ActorSystem):
     def kill(self, key: ActorKey) -> None:
         """End an actor as SIGKILL would, or, in a shared host, as a failure of its own would. The
         next use activates it again."""
-        task = self._starting.pop(key, None)
-        if task is not None and not task.done():
-            task.cancel()
-        host, actor = self._hosts.pop(key, None), self.actors.pop(key, None)
+        host = self._hosts.pop(key, None)
         if host is not None:
             host.abort()
-        if actor is not None:
-            actor.abort()
+        self._hosted.kill(key)
 
     async def dismiss(self, key: ActorKey) -> None:
         """Stop an actor in good order; the next use activates it again."""
-        task = self._starting.get(key)
-        if task is not None:
-            await asyncio.wait([task])  # otherwise its start would continue after the answer
-            if self._starting.get(key) is task:
-                del self._starting[key]
-        host, actor = self._hosts.pop(key, None), self.actors.pop(key, None)
-        if actor is not None and task is not None and not task.cancelled() and not task.exception():
-            await actor.stop()
-        if host is not None:
-            host.stop()
+        await self._hosted.started(key)
+        host = self._hosts.pop(key, None)
+        try:
+            await self._hosted.dismiss(key)
+        finally:
+            if host is not None:
+                host.stop()
 
     async def stop(self) -> None:
         """Stop every actor. Garbage collectors, which are clients, come first; then subscriptions,

@@ -617,7 +617,7 @@ def test_a_superseded_activation_leaves_no_generation() -> None:
         await reached.wait()
         # Another process takes the partition over; this one doesn't know yet.
         del setting.actor_system.actors[key]
-        setting.actor_system._starting.pop(key)
+        setting.actor_system._hosted._starts.pop(key)
         await setting.actor_system.address(key)
         async with asyncio.timeout(5):
             while setting.partition.runtime.state.compactions.leftovers():

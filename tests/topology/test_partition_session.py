@@ -393,10 +393,14 @@ def test_an_actor_whose_start_fails_leaves_nothing_open(monkeypatch: pytest.Monk
         key = setting.partition.key
         setting.actor_system.kill(key)
         monkeypatch.setattr(RpcListener, "open", failing_listen)
-        with pytest.raises(OSError, match="no port left"):
-            await setting.actor_system.address(key)
+        start = asyncio.create_task(setting.actor_system.address(key))
+        while key not in setting.actor_system.actors:
+            await asyncio.sleep(0)
         half_started = setting.actor_system.actors[key]
         assert isinstance(half_started, PartitionActor)
+        with pytest.raises(OSError, match="no port left"):
+            await start
+        assert key not in setting.actor_system.actors
         with pytest.raises(Stopped):
             await half_started.runtime.read(lambda state: None)
         monkeypatch.undo()

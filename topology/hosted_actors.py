@@ -1,0 +1,93 @@
+"""The actors of one process: starting, stopping, and ending them one by one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+from velaray.events.ids import ActorKey
+from velaray.topology.actor_system import ActorBase, Address, Unreachable, start_actor
+
+
+class HostedActors:
+    """A table of actors. Each fails alone: nothing here ends the process."""
+
+    def __init__(self, make: Callable[[ActorKey], ActorBase]) -> None:
+        self._make = make
+        self._starts: dict[ActorKey, asyncio.Task[Address]] = {}
+        self.actors: dict[ActorKey, ActorBase] = {}
+        """The actors that start or have started."""
+
+    def __iter__(self) -> Iterator[tuple[ActorKey, ActorBase]]:
+        """The actors that have started."""
+        return iter([each for each in self.actors.items() if self.has_started(each[0])])
+
+    def has_started(self, key: ActorKey) -> bool:
+        """Whether an actor serves."""
+        start = self._starts.get(key)
+        return start is not None and start.done() and not _failed(start)
+
+    async def address(self, key: ActorKey) -> Address:
+        """Start the actor unless it runs.
+
+        Raises `Unreachable` if it was ended meanwhile, or else what its start raised. The next call
+        tries again.
+        """
+        start = self._starts.get(key)
+        if start is None or (start.done() and _failed(start)):
+            start = asyncio.get_running_loop().create_task(self._start(key))
+            self._starts[key] = start
+        await asyncio.wait([start])  # a cancellation of one doesn't cancel the other
+        if start.cancelled():
+            raise Unreachable(f"{key} was ended while it started")
+        return start.result()
+
+    async def _start(self, key: ActorKey) -> Address:
+        actor = self.actors[key] = self._make(key)
+        started = False
+        try:
+            address = await start_actor(actor)
+            started = True
+        finally:
+            if not started and self.actors.get(key) is actor:
+                del self.actors[key]
+        return address
+
+    async def started(self, key: ActorKey) -> None:
+        """Return when no start of the actor is under way."""
+        start = self._starts.get(key)
+        if start is not None:
+            await asyncio.wait([start])
+
+    async def dismiss(self, key: ActorKey) -> None:
+        """Stop an actor in good order; the next use starts it again.
+
+        Raises what its stop raised; it is aborted then.
+        """
+        start = self._starts.get(key)
+        if start is not None:
+            await asyncio.wait([start])  # otherwise its start would continue after the answer
+            if self._starts.get(key) is start:
+                del self._starts[key]
+        actor = self.actors.pop(key, None)
+        if actor is not None and start is not None and not _failed(start):
+            stopped = False
+            try:
+                await actor.stop()
+                stopped = True
+            finally:
+                if not stopped:
+                    actor.abort()
+
+    def kill(self, key: ActorKey) -> None:
+        """End an actor as a crash of its own would; the next use starts it again."""
+        start = self._starts.pop(key, None)
+        if start is not None and not start.done():
+            start.cancel()
+        actor = self.actors.pop(key, None)
+        if actor is not None:
+            actor.abort()
+
+
+def _failed(start: asyncio.Task[Address]) -> bool:
+    return start.cancelled() or start.exception() is not None
