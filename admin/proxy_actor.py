@@ -21,7 +21,7 @@ from velaray.events.ids import ActorKey, TopicName
 from velaray.geo.actor_kinds import make_actor
 from velaray.topology.config import ClusterConfig
 from velaray.topology.ownership import check_ownership
-from velaray.topology.ray_system import RayActorSystem, activate
+from velaray.topology.ray_host import make_actor_system
 
 OWNERSHIP_CHECK_S = 1.0
 
@@ -31,7 +31,7 @@ class ProxyActor:
 
     def __init__(self, config: ClusterConfig) -> None:
         self._config = config
-        self._actor_system = RayActorSystem(config, make_actor)
+        self._actor_system = make_actor_system(config, make_actor)
         self._proxy = Proxy(self._actor_system)
         started: Future[None] = Future()
         self._thread = threading.Thread(
@@ -79,7 +79,8 @@ class ProxyActor:
         The handle is created here, so the cluster's settings and secrets stay in its own actors.
         """
         key = ActorKey.of_partition(TopicName.parse(topic), self.resolve(topic))
-        return activate(key, self._config, make_actor)
+        found = self._actor_system.handle(key)
+        return asyncio.run_coroutine_threadsafe(found, self._loop).result()
 
     def describe(self) -> dict[str, Any]:
         """The process id and the URLs of the proxy."""

@@ -50,7 +50,8 @@ class ClusterConfig:
     to each other must have different ``cluster_number``s: ledger ids begin with it. ``data_id`` is
     the id of the data ("": none), by which other clusters detect a loss of the data. Clusters that
     replicate to each other share a ``replication_secret``; without one, replicators of other
-    clusters are refused.
+    clusters are refused. ``hosts`` is the number of processes that the actors share, besides one
+    for work in the background; 0: each actor has a process of its own.
     """
 
     data_dir: str
@@ -77,6 +78,7 @@ class ClusterConfig:
     cluster_number: int = 0
     data_id: str = ""
     replication_secret: bytes = field(default=b"", repr=False)
+    hosts: int = 0
 
     @property
     def number_base(self) -> int:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -38,19 +37,17 @@ from velaray.topology.actor_system import (
 from velaray.topology.config import ClusterConfig
 from velaray.topology.metrics import Sample
 from velaray.topology.ownership import check_ownership
+from velaray.topology.ray_process import (
+    BACKGROUND_NICENESS,
+    collect_garbage_rarely,
+    keep_freed_memory,
+)
 from velaray.topology.rpc import RemoteError, reason_of
 
 _WATCH_S = 1.0
 _SURVEYED_AT_ONCE = 16
 _FIRST_ASK_AGAIN_S = 0.1
 _LONGEST_ASK_AGAIN_S = 1.0
-_GC_THRESHOLDS = (200_000, 20, 50)
-"""The threshold of Python's cycle collector. Some 20,000 entries under way with several objects
-each must stay below it. A message leaves no cycle behind, a client's connection some 70 objects."""
-_KEPT_BLOCK = 16 << 20
-_COLLECTORS_NICENESS = 10
-"""The niceness of garbage collectors: they run below serving actors, as clients don't wait for disk
-space."""
 
 
 class RayActorSystem(ActorSystem):
@@ -64,19 +61,13 @@ class RayActorSystem(ActorSystem):
 
     async def address(self, key: ActorKey) -> Address:
         """Activate the actor and return its address."""
-        try:
+        with ray_errors(key):
             handle = activate(key, self.config, self._make_actor)
-            return Address(*await _first_answer(handle.address.remote))
-        except RayActorError as error:
-            raise Unreachable(f"{key} is restarting") from error
-        except RayTaskError as error:
-            if isinstance(error.cause, RemoteError):
-                raise error.cause from error
-            if isinstance(error.cause, StorageFull):
-                raise RemoteError(Reason.STORAGE_FULL, error.cause.told) from error
-            raise Unreachable(f"{key}: {reason_of(error.cause)}") from error
-        except RayError as error:
-            raise Unreachable(f"{key}: {error}") from error
+            return Address(*await first_answer(handle.address.remote))
+
+    async def handle(self, key: ActorKey) -> Any:
+        """The Ray handle of the actor, which is activated if necessary."""
+        return activate(key, self.config, self._make_actor)
 
     async def dismiss(self, key: ActorKey) -> None:
         """Make the actor finish and exit, if there is one."""
@@ -108,7 +99,26 @@ class RayActorSystem(ActorSystem):
         os._exit(1)
 
 
-async def _first_answer(ask: Callable[[], Any]) -> Any:
+@contextlib.contextmanager
+def ray_errors(key: ActorKey) -> Iterator[None]:
+    """Turn Ray's errors while an actor is activated into those of `ActorSystem.address`."""
+    try:
+        yield
+    except RayActorError as error:
+        raise Unreachable(f"{key} is restarting") from error
+    except RayTaskError as error:
+        if isinstance(error.cause, RemoteError):
+            raise error.cause from error
+        if isinstance(error.cause, StorageFull):
+            raise RemoteError(Reason.STORAGE_FULL, error.cause.told) from error
+        raise Unreachable(f"{key}: {reason_of(error.cause)}") from error
+    except RayError as error:
+        raise Unreachable(f"{key}: {error}") from error
+    except StorageFull as error:  # of an actor of this process
+        raise RemoteError(Reason.STORAGE_FULL, error.told) from error
+
+
+async def first_answer(ask: Callable[[], Any]) -> Any:
     """Repeat a call until it is answered; the first answer counts.
 
     When an actor's process dies, Ray fails a call under way only two seconds later, long after it
@@ -168,31 +178,11 @@ def activate(key: ActorKey, config: ClusterConfig, make_actor: MakeActor) -> Any
     return options.remote(key.text(), config, make_actor)
 
 
-def _collect_garbage_rarely() -> None:
-    """Exclude long-lived objects from cycle collection, and run it rarely.
-
-    Objects per message are freed by reference counts. With Python's own thresholds, cycle
-    collection took a third of the time of publishing.
-    """
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
-
-
 def _report_failure(task: asyncio.Task[None]) -> None:
     error = None if task.cancelled() else task.exception()
     if error is not None and not isinstance(error, Stopped):
         text = f"velaray: metrics are no longer reported to Ray: {type(error).__name__}: {error}"
         print(text, file=sys.stderr, flush=True)
-
-
-def _keep_freed_memory() -> None:
-    """Make the C library keep freed memory for later allocations.
-
-    By default it returns the end of its heap to the system when more than twice the largest freed
-    block is free, initially 128 KiB. Then the memory of every dropped entry would be returned, and
-    that of every new one would be requested again, page by page.
-    """
-    bytes(_KEPT_BLOCK)  # zeroed by the system: its pages are never touched
 
 
 class VelarayActor:
@@ -201,7 +191,7 @@ class VelarayActor:
     def __init__(self, key_text: str, config: ClusterConfig, make_actor: MakeActor) -> None:
         self._key = ActorKey.parse(key_text)
         if self._key.kind is ActorKind.GARBAGE_COLLECTOR:
-            os.nice(_COLLECTORS_NICENESS)  # this thread, and its later child threads
+            os.nice(BACKGROUND_NICENESS)  # this thread, and its later child threads
         self._actor_system = RayActorSystem(config, make_actor)
         self._make_actor = make_actor
         self._actor: ActorBase | None = None
@@ -249,8 +239,8 @@ class VelarayActor:
         self._actor = actor
         self._measuring = asyncio.get_running_loop().create_task(self._measure(actor))
         self._measuring.add_done_callback(_report_failure)
-        _collect_garbage_rarely()
-        _keep_freed_memory()
+        collect_garbage_rarely()
+        keep_freed_memory()
         return address
 
     async def _measure(self, actor: ActorBase) -> None:

@@ -46,6 +46,7 @@ from velaray.topology.ownership import (
     data_id_of,
     take_ownership,
 )
+from velaray.topology.placement import HOST_PREFIX, Placement
 from velaray.topology.ports import PortUnavailable, hold_ports
 from velaray.topology.progress import Progress
 from velaray.topology.ray_connection import (
@@ -56,6 +57,7 @@ from velaray.topology.ray_connection import (
     start_ray,
     stop_ray,
 )
+from velaray.topology.ray_host import DIRECTORY, make_actor_system
 from velaray.topology.ray_system import RayActorSystem
 from velaray.topology.rpc import RemoteError
 
@@ -125,6 +127,7 @@ class Cluster:
         auth: AuthSettings | None = None,
         tunnel: bool = False,
         listeners: Mapping[str, str] | None = None,
+        placement: str = "dedicated",
         passivate_after_s: float = 300.0,
         partition_sync: str = "always",
         sync_interval_ms: int = 1000,
@@ -142,23 +145,19 @@ class Cluster:
         this machine with Ray's token authentication. Port 0 selects a free port. Replaces the
         actors of an earlier start without data loss. Settings may differ at every start.
 
-        ``partition_sync`` "interval" acknowledges published messages after the write and syncs
-        every ``sync_interval_ms``: a power failure loses the messages that were published since the
-        last sync. ``max_active_transactions`` limits a coordinator's open transactions (0: no
-        limit). A topic can be undeleted for ``undelete_s`` seconds. ``deleters`` garbage collectors
-        retry failed deletions every ``deletion_retry_s``. Clusters that replicate to each other
-        need different names and numbers (0 to 2046), which data keeps, and a common secret.
+        ``placement`` "shared" runs all actors in a few Ray actors, one for each core, instead of
+        one for each. ``partition_sync`` "interval" acknowledges published messages after the write
+        and syncs every ``sync_interval_ms``: a power failure loses what was published since then.
+        ``max_active_transactions`` limits a coordinator's open transactions (0: no limit). A topic
+        can be undeleted for ``undelete_s`` seconds. ``deleters`` garbage collectors retry failed
+        deletions every ``deletion_retry_s``. Clusters that replicate to each other need different
+        names and numbers (0 to 2046), which data keeps, and a common secret.
 
-        Raises `ValueError` for another ``partition_sync`` and for numbers out of range,
-        `UnsafeBindingError` if the address isn't loopback and no token is configured,
+        Raises `ValueError` for another ``placement`` or ``partition_sync``, and for numbers out of
+        range, `UnsafeBindingError` if the address isn't loopback and no token is configured,
         `ClusterError` if the directory, the name on this Ray cluster or a port is in use, if the
         data has another name or number, or if Ray has no token although this cluster needs it.
         """
-        check_binding(host, auth)
-        _check_least(1, sync_interval_ms=sync_interval_ms, deleters=deleters)
-        _check_least(0, max_active_transactions=max_active_transactions)
-        _check_least(0, undelete_s=undelete_s, deletion_retry_s=deletion_retry_s)
-        _check_identity(cluster_number, replication_secret)
         config = ClusterConfig(
             data_dir=str(Path(data_dir).resolve()),
             incarnation=0,  # set after all other checks have passed
@@ -180,12 +179,16 @@ class Cluster:
             deleters=deleters,
             cluster_number=cluster_number,
             replication_secret=replication_secret,
+            hosts=_hosts(Placement(placement)),
         )
         return cls._owning(config, ray_address)
 
     @classmethod
     def _owning(cls, config: ClusterConfig, ray_address: str | None) -> Cluster:
         """Take ownership of the data, the ports, and the name on the Ray cluster."""
+        check_binding(config.host, config.auth)
+        _check_numbers(config)
+        _check_identity(config.cluster_number, config.replication_secret)
         data_dir = Path(config.data_dir)
         starts_ray = ray_address is None and not ray.is_initialized()
         ports = ExitStack()
@@ -204,7 +207,7 @@ class Cluster:
             incarnation, data_id = _ownership(data_dir, config.name, config.cluster_number)
             undo.pop_all()
         config = replace(config, incarnation=incarnation, data_id=data_id)
-        return cls(config, RayActorSystem(config, make_actor), lock, starts_ray)._opened(ports)
+        return cls(config, make_actor_system(config, make_actor), lock, starts_ray)._opened(ports)
 
     def _opened(self, ports: ExitStack) -> Cluster:
         try:
@@ -265,7 +268,7 @@ class Cluster:
         return f"http://{self.config.host}:{self.config.admin_port}"
 
     def actors(self) -> list[dict[str, Any]]:
-        """Every running actor: its key, process id and node.
+        """Every running actor and host: its key or name, process id and node.
 
         Actors that are restarting are left out.
         """
@@ -275,9 +278,11 @@ class Cluster:
             try:
                 handle = ray.get_actor(name, namespace)
                 found: Any = ray.get(handle.describe.remote(), timeout=_REPORT_TIMEOUT_S)
-                reports.append(found)
             except (ValueError, RayError):
                 continue
+            reports.append(found)
+            process = {"pid": found["pid"], "node": found["node"]}
+            reports += ({"key": key, **process} for key in found.get("actors", ()))
         return reports
 
     def check_ownership(self) -> None:
@@ -296,7 +301,9 @@ class Cluster:
             self.check_ownership()
             for _ in range(_STOP_ROUNDS):
                 for name in sorted(_names(namespace), key=_stop_order):
-                    _stop_actor(name, namespace)
+                    if name.split("/")[0] in _STOP_ORDER:
+                        _stop_actor(name, namespace)
+            _stop_hosts(self.config)
         except Superseded as error:
             print(f"velaray: {error}", file=sys.stderr)
         finally:
@@ -319,6 +326,11 @@ def _names(namespace: str) -> list[str]:
     ]
 
 
+def _hosts(placement: Placement) -> int:
+    """The number of hosts: one for each core; 0: each actor has a process of its own."""
+    return (os.cpu_count() or 1) if placement is Placement.SHARED else 0
+
+
 _STOP_ROUNDS = 2
 """Stopping actors may activate a garbage collector once more, and no other actor."""
 _STOP_ORDER = (
@@ -334,7 +346,22 @@ _STOP_ORDER = (
 
 
 def _stop_order(name: str) -> int:
-    return _STOP_ORDER.index(name.split("/")[0])
+    kind = name.split("/")[0]
+    return _STOP_ORDER.index(kind) if kind in _STOP_ORDER else len(_STOP_ORDER)
+
+
+def _stop_hosts(config: ClusterConfig) -> None:
+    """Stop the actors of all hosts, kind by kind, then the hosts and the directory."""
+    names = [name for name in _names(config.ray_namespace) if name.startswith(HOST_PREFIX)]
+    for kind in _STOP_ORDER[1:] if names else ():
+        for name in names:
+            with suppress(ValueError, GetTimeoutError, RayActorError, RayTaskError):
+                host = ray.get_actor(name, config.ray_namespace)
+                ray.get(host.stop_kind.remote(kind), timeout=_REPORT_TIMEOUT_S)
+    for name in names:
+        _stop_actor(name, config.ray_namespace)
+    with suppress(ValueError):
+        ray.kill(ray.get_actor(DIRECTORY, config.ray_namespace))
 
 
 def _stop_actor(name: str, namespace: str) -> None:
@@ -383,6 +410,13 @@ def _hold_ports(config: ClusterConfig) -> ExitStack:
         return hold_ports(config.host, options)
     except PortUnavailable as error:
         raise ClusterError(str(error)) from error
+
+
+def _check_numbers(config: ClusterConfig) -> None:
+    """Raise `ValueError` for settings out of range."""
+    _check_least(1, sync_interval_ms=config.sync_interval_ms, deleters=config.deleters)
+    _check_least(0, undelete_s=config.undelete_s, deletion_retry_s=config.deletion_retry_s)
+    _check_least(0, max_active_transactions=config.max_active_transactions)
 
 
 def _check_least(least: int, **values: float) -> None:

@@ -86,7 +86,12 @@ class LocalCluster:
 
     async def _start(self) -> None:
         store = FileStore(self.config.data_dir, self.config.number_base)
-        self.actor_system = InProcessActorSystem(self.config, store, make_actor, self._hosts)
+        self.actor_system = InProcessActorSystem(
+            self.config,
+            store,
+            make_actor,
+            self._hosts,
+        )
         self.proxy = Proxy(self.actor_system)
         await self.proxy.start(self._service_port)
         self._admin, self._admin_port = await serve_admin(self.actor_system, self.config.host, 0)

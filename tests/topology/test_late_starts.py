@@ -169,7 +169,7 @@ def test_a_partition_that_uses_a_subscription_deleted_elsewhere_ends() -> None:
         key = await cluster.make_topic()
         former = await cluster.partition(key)
         ref = await former.subscriptions.create_subscription("s", StartAt.EARLIEST, {})
-        del cluster.actors[key], cluster._starting[key]  # taken for dead
+        del cluster.actors[key], cluster._hosted._starts[key]  # taken for dead
         cluster.drop_rpc()
         latter = await cluster.partition(key)
         assert latter is not former

@@ -25,7 +25,7 @@ def run(calls: list[str | Exception | None]) -> tuple[object, int]:
                 raise found
             return found
 
-        answer = await ray_system._first_answer(ask)
+        answer = await ray_system.first_answer(ask)
         assert asyncio.all_tasks() == {asyncio.current_task()} or await settled()
         return answer, asked
 

@@ -99,6 +99,13 @@ def main() -> None:
     "address of the service port in their network. May be repeated.",
 )
 @click.option(
+    "--placement",
+    type=click.Choice(["dedicated", "shared"]),
+    default="dedicated",
+    show_default=True,
+    help="Give each actor a process of its own, or run all actors in a few processes.",
+)
+@click.option(
     "--passivate-after",
     type=click.FloatRange(min=0, min_open=True),
     default=300.0,
@@ -166,6 +173,7 @@ def start(
     replication_secret: bytes,
     tunnel: bool,
     listeners: dict[str, str],
+    placement: str,
     passivate_after: float,
     partition_sync: str,
     sync_interval_ms: int,
@@ -196,6 +204,7 @@ def start(
             replication_secret=replication_secret,
             tunnel=tunnel,
             listeners=listeners,
+            placement=placement,
             passivate_after_s=passivate_after,
             partition_sync=partition_sync,
             sync_interval_ms=sync_interval_ms,
@@ -209,10 +218,8 @@ def start(
         raise click.ClickException(str(error)) from error
     with cluster:
         stopped = _on_stop_signals()
-        click.echo(f"service  {cluster.service_url}")
-        click.echo(f"admin    {cluster.admin_url}")
-        click.echo(f"data     {data.resolve()}")
-        click.echo("velaray is running; stop it with Ctrl-C")
+        click.echo(f"service  {cluster.service_url}\nadmin    {cluster.admin_url}")
+        click.echo(f"data     {data.resolve()}\nvelaray is running; stop it with Ctrl-C")
         while not select.select([stopped], [], [], OWNERSHIP_CHECK_S)[0]:
             try:
                 cluster.check_ownership()

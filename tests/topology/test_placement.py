@@ -1,0 +1,184 @@
+"""The table of placements, and the actors of one host."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from velaray.events.ids import ActorKey, TopicName
+from velaray.topology.actor_system import ActorBase, Address, Unreachable
+from velaray.topology.hosted_actors import HostedActors
+from velaray.topology.placement import BACKGROUND_HOST, PlacementTable, host_names
+from velaray.topology.rpc_server import RpcListener, RpcServer
+
+
+def partition(number: int) -> ActorKey:
+    return ActorKey.of_partition(TopicName.parse(f"persistent://public/default/t-{number}"), 1)
+
+
+def subscription(number: int, name: str = "s") -> ActorKey:
+    return ActorKey.of_subscription(partition(number), name, 1)
+
+
+def test_partitions_spread_over_the_hosts() -> None:
+    table = PlacementTable(3)
+    placed = [table.place(partition(number)) for number in range(9)]
+    assert {name: placed.count(name) for name in placed} == {f"host/{n}": 3 for n in range(3)}
+
+
+def test_a_placement_stays() -> None:
+    table = PlacementTable(2)
+    first = table.place(partition(1))
+    for number in range(2, 20):
+        table.place(partition(number))
+    assert table.place(partition(1)) == first
+
+
+def test_a_subscription_runs_where_its_partition_does() -> None:
+    table = PlacementTable(4)
+    for number in range(8):
+        host = table.place(partition(number))
+        assert table.place(subscription(number)) == host
+        assert table.place(subscription(number, "another")) == host
+
+
+def test_garbage_collectors_run_in_the_background_host() -> None:
+    table = PlacementTable(1)
+    assert table.place(ActorKey.of_garbage_collector(0)) == BACKGROUND_HOST
+    assert table.place(ActorKey.catalog()) == "host/0"
+
+
+def test_an_actor_that_its_host_has_released_is_placed_anew() -> None:
+    table = PlacementTable(2)
+    host = table.place(partition(1))
+    table.place(subscription(1))
+    table.released(host, partition(1))
+    assert table.place(partition(1)) == host  # its subscription still runs there
+    table.released(host, partition(1))
+    table.released(host, subscription(1))
+    table.released(host, subscription(1))
+    other = next(name for name in host_names(2) if name not in (host, BACKGROUND_HOST))
+    for number in range(2, 4):
+        table.place(partition(number))
+    table.released(other, partition(2 if table.place(partition(2)) == other else 3))
+    assert table.place(partition(1)) == other
+
+
+def test_a_new_table_learns_from_the_hosts() -> None:
+    table = PlacementTable(2)
+    table.found("host/1", [partition(1), subscription(1)])
+    table.found("host/0", [partition(1), partition(2)])  # the first one stays: it runs twice now
+    assert table.place(partition(1)) == "host/1"
+    assert table.place(partition(2)) == "host/0"
+    assert table.placed_in("host/1") == [partition(1), subscription(1)]
+
+
+class Actor(ActorBase):
+    """Starts when it is told to."""
+
+    def __init__(self, key: ActorKey) -> None:
+        self.key = key
+        self.rpc_server = RpcServer(self, key.text(), RpcListener(b"key"))  # type: ignore[arg-type]
+        self.may_start = asyncio.Event()
+        self.fault: Exception | None = None
+        self.ended = ""
+
+    async def start(self) -> Address:
+        await self.may_start.wait()
+        if self.fault is not None:
+            raise self.fault
+        return Address("127.0.0.1", 1, 2)
+
+    async def call(self, method: str, args: dict[str, Any]) -> Any:
+        return method
+
+    def idle(self) -> bool:
+        return True
+
+    async def stop(self) -> None:
+        self.ended = "stopped"
+        if self.fault is not None:
+            raise self.fault
+
+    def abort(self) -> None:
+        self.ended = "aborted"
+
+
+async def starting(hosted: HostedActors, key: ActorKey) -> tuple[Actor, asyncio.Task[Address]]:
+    """A start that is under way."""
+    task = asyncio.create_task(hosted.address(key))
+    while key not in hosted.actors:
+        await asyncio.sleep(0)
+    actor = hosted.actors[key]
+    assert isinstance(actor, Actor)
+    return actor, task
+
+
+def test_an_actor_starts_once_and_stops() -> None:
+    async def scenario() -> None:
+        hosted, key = HostedActors(Actor), partition(1)
+        actor, first = await starting(hosted, key)
+        second = asyncio.create_task(hosted.address(key))
+        assert not list(hosted)
+        actor.may_start.set()
+        assert await first == await second
+        assert list(hosted) == [(key, actor)]
+        await hosted.dismiss(key)
+        assert actor.ended == "stopped"
+        assert not hosted.actors
+
+    asyncio.run(scenario())
+
+
+def test_an_actor_that_is_killed_while_it_starts_leaves_its_neighbours_alone() -> None:
+    async def scenario() -> None:
+        hosted = HostedActors(Actor)
+        killed, start = await starting(hosted, partition(1))
+        other, other_start = await starting(hosted, partition(2))
+        hosted.kill(partition(1))
+        with pytest.raises(Unreachable, match="was ended while it started"):
+            await start
+        assert killed.ended == "aborted"
+        other.may_start.set()
+        await other_start
+        again, start = await starting(hosted, partition(1))
+        assert again is not killed
+        again.may_start.set()
+        await start
+        assert len(list(hosted)) == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_start_that_fails_is_tried_again() -> None:
+    async def scenario() -> None:
+        hosted, key = HostedActors(Actor), partition(1)
+        actor, start = await starting(hosted, key)
+        actor.fault = RuntimeError("no")
+        actor.may_start.set()
+        with pytest.raises(RuntimeError, match="no"):
+            await start
+        assert actor.ended == "aborted"
+        assert not hosted.actors
+        again, start = await starting(hosted, key)
+        again.may_start.set()
+        await start
+
+    asyncio.run(scenario())
+
+
+def test_an_actor_that_fails_to_stop_is_aborted() -> None:
+    async def scenario() -> None:
+        hosted, key = HostedActors(Actor), partition(1)
+        actor, start = await starting(hosted, key)
+        actor.may_start.set()
+        await start
+        actor.fault = OSError("the disk is gone")
+        with pytest.raises(OSError, match="the disk is gone"):
+            await hosted.dismiss(key)
+        assert actor.ended == "aborted"
+        assert not hosted.actors
+
+    asyncio.run(scenario())

@@ -1,0 +1,351 @@
+"""Hosts as Ray actors: each runs many actors of a cluster, in one process and one event loop.
+
+A *directory*, a Ray actor without a journal, decides which host runs an actor. It rebuilds its
+table by asking the hosts. A host that Ray has restarted activates again what was placed in it, a
+few actors at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
+
+from velaray.actors.runtime import Stopped
+from velaray.events.ids import ActorKey, ActorKind
+from velaray.topology.actor_system import Address, MakeActor, Unreachable
+from velaray.topology.config import ClusterConfig
+from velaray.topology.hosted_actors import HostedActors
+from velaray.topology.metrics import Sample
+from velaray.topology.ownership import check_ownership
+from velaray.topology.placement import BACKGROUND_HOST, PlacementTable, host_names
+from velaray.topology.ray_process import (
+    BACKGROUND_NICENESS,
+    collect_garbage_rarely,
+    keep_freed_memory,
+)
+from velaray.topology.ray_system import RayActorSystem, first_answer, ray_errors
+from velaray.topology.rpc import RemoteError, reason_of
+from velaray.topology.transient import TRANSIENT_OR_STORE
+
+DIRECTORY = "placement"
+WATCH_S = 1.0
+_REPORT_TIMEOUT_S = 5.0
+_RECOVERED_AT_ONCE = 4
+"""How many actors a restarted host activates at a time."""
+_PLACEMENTS_KEPT = 100_000
+
+
+class PlacementDirectory:
+    """The Ray class of the directory."""
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self._table = PlacementTable(config.hosts)
+        for name in host_names(config.hosts):
+            with contextlib.suppress(ValueError, RayActorError, GetTimeoutError):
+                host = ray.get_actor(name, config.ray_namespace)
+                keys: list[str] = ray.get(host.keys.remote(), timeout=_REPORT_TIMEOUT_S)
+                self._table.found(name, map(ActorKey.parse, keys))
+
+    def place(self, key_text: str) -> str:
+        """The name of the host that runs an actor, or is to run it."""
+        return self._table.place(ActorKey.parse(key_text))
+
+    def started(self, host: str, key_text: str) -> None:
+        """Note that a host runs an actor. A directory that is new may not know it."""
+        self._table.found(host, [ActorKey.parse(key_text)])
+
+    def released(self, host: str, key_text: str) -> None:
+        """Note that a host has passivated an actor."""
+        self._table.released(host, ActorKey.parse(key_text))
+
+    def describe(self) -> dict[str, Any]:
+        """The process of the directory."""
+        node = ray.get_runtime_context().get_node_id()
+        return {"key": DIRECTORY, "pid": os.getpid(), "node": node}
+
+    def placed_in(self, host: str) -> list[str]:
+        """The actors of a host."""
+        return [key.text() for key in self._table.placed_in(host)]
+
+
+@cache
+def _directory_class() -> Any:
+    return ray.remote(PlacementDirectory)
+
+
+@cache
+def _host_class() -> Any:
+    return ray.remote(HostActor)
+
+
+def directory_of(config: ClusterConfig) -> Any:
+    """The Ray handle of the cluster's directory, which is created unless it exists."""
+    options = _directory_class().options(
+        name=DIRECTORY,
+        namespace=config.ray_namespace,
+        lifetime="detached",
+        get_if_exists=True,
+        max_restarts=-1,
+        max_task_retries=-1,
+        num_cpus=0,
+    )
+    return options.remote(config)
+
+
+def host_of(name: str, config: ClusterConfig, make_actor: MakeActor) -> Any:
+    """The Ray handle of a host, which is created unless it exists."""
+    options = _host_class().options(
+        name=name,
+        namespace=config.ray_namespace,
+        lifetime="detached",
+        get_if_exists=True,
+        max_restarts=-1,
+        max_task_retries=0,
+        max_concurrency=1000,
+        num_cpus=0,
+        scheduling_strategy="SPREAD",
+    )
+    return options.remote(name, config, make_actor)
+
+
+def make_actor_system(config: ClusterConfig, make_actor: MakeActor) -> RayActorSystem:
+    """The actor system of a process that runs no actors, by the cluster's placement."""
+    kind = SharedActorSystem if config.hosts else RayActorSystem
+    return kind(config, make_actor)
+
+
+class HostedActor:
+    """A handle of one actor of a host: ``call.remote(method, args)``, as dedicated ones have."""
+
+    def __init__(self, host: Any, key_text: str) -> None:
+        self.call = _Call(host, key_text)
+
+
+class _Call:
+    def __init__(self, host: Any, key_text: str) -> None:
+        self._host = host
+        self._key_text = key_text
+
+    def remote(self, method: str, args: dict[str, Any] | None = None) -> Any:
+        """The object reference of the answer."""
+        return self._host.call.remote(self._key_text, method, args)
+
+
+class SharedActorSystem(RayActorSystem):
+    """Resolves actors to hosts; one per process."""
+
+    def __init__(self, config: ClusterConfig, make_actor: MakeActor, host: str = "") -> None:
+        """``host`` is the name of the host that this process is; "": it is none."""
+        super().__init__(config, make_actor)
+        self.hosted = HostedActors(lambda key: make_actor(key, self))
+        self._name = host
+        self._placements: dict[ActorKey, str] = {}
+
+    async def address(self, key: ActorKey) -> Address:
+        """Activate the actor in its host and return its address."""
+        with ray_errors(key):
+            name = await self._place(key)
+            if name == self._name:
+                return await self.hosted.address(key)
+            handle = host_of(name, self.config, self._make_actor)
+            return Address(*await first_answer(partial(handle.address.remote, key.text())))
+
+    async def _place(self, key: ActorKey) -> str:
+        name = self._placements.get(key)
+        if name is None:
+            name = str(await directory_of(self.config).place.remote(key.text()))
+            if len(self._placements) >= _PLACEMENTS_KEPT:
+                self._placements.clear()
+            self._placements[key] = name
+        return name
+
+    async def handle(self, key: ActorKey) -> Any:
+        """A handle of the actor, which its first call activates."""
+        return HostedActor(
+            host_of(await self._place(key), self.config, self._make_actor), key.text()
+        )
+
+    async def dismiss(self, key: ActorKey) -> None:
+        """Make the actor finish, if it runs."""
+        with contextlib.suppress(ValueError, RayActorError):  # it doesn't run, as requested
+            name = await directory_of(self.config).place.remote(key.text())
+            host = ray.get_actor(name, self.config.ray_namespace)
+            await host.dismiss.remote(key.text())
+
+    async def survey(self, method: str, timeout_s: float) -> dict[ActorKey, Any]:
+        """Call the started actors of every host."""
+        found: dict[ActorKey, Any] = {}
+        for name in host_names(self.config.hosts):
+            with contextlib.suppress(ValueError, RayError, TimeoutError):  # it is away, or hangs
+                handle = await asyncio.to_thread(ray.get_actor, name, self.config.ray_namespace)
+                async with asyncio.timeout(timeout_s):
+                    answers = await handle.call_started.remote(method, timeout_s)
+                found.update((ActorKey.parse(text), answer) for text, answer in answers.items())
+        return found
+
+    def fatal(self, key: ActorKey, error: BaseException) -> None:
+        """End an actor and no other; the next use recovers it."""
+        print(f"velaray: {key} stops: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        self.hosted.kill(key)
+
+
+class HostActor:
+    """The Ray class of hosts."""
+
+    def __init__(self, name: str, config: ClusterConfig, make_actor: MakeActor) -> None:
+        if name == BACKGROUND_HOST:
+            os.nice(BACKGROUND_NICENESS)  # this thread, and its later child threads
+        self._name = name
+        self._config = config
+        self._system = SharedActorSystem(config, make_actor, name)
+        self._hosted = self._system.hosted
+        self._retiring = False
+        self._busy_at: dict[ActorKey, float] = {}
+        # An error here makes Ray not restart this host: its cluster was superseded.
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(asyncio.run, check_ownership(self._system.store, config)).result()
+        keep_freed_memory()
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(work) for work in (self._watch(), self._measure())]
+        for task in self._tasks:
+            task.add_done_callback(self._task_ended)
+        self._recovering = loop.create_task(self._recover())
+        self._recovering.add_done_callback(self._task_ended)
+
+    # -- actors --------------------------------------------------------------------
+
+    async def address(self, key_text: str) -> tuple[str, int, int]:
+        """Start the actor unless it runs, and return (host, service port, RPC port).
+
+        Raises `Unreachable` once the host is leaving, or what the actor's start raised.
+        """
+        if self._retiring:
+            raise Unreachable(f"{self._name} is stopping; the next use starts it again")
+        key = ActorKey.parse(key_text)
+        starts = key not in self._hosted.actors
+        host, service_port, rpc_port = await self._hosted.address(key)
+        if starts:
+            directory_of(self._config).started.remote(self._name, key_text)
+        return host, service_port, rpc_port
+
+    async def dismiss(self, key_text: str) -> None:
+        """Stop an actor in good order; the next use activates it again."""
+        await self._passivate(ActorKey.parse(key_text))
+
+    async def call(self, key_text: str, method: str, args: dict[str, Any] | None = None) -> Any:
+        """Answer one call to a partition, as over an RPC connection; raises `RemoteError` if it is
+        refused."""
+        key = ActorKey.parse(key_text)
+        if key.kind is not ActorKind.PARTITION:
+            raise RemoteError("not allowed", f"{key} answers over RPC connections only")
+        await self.address(key_text)
+        return await self._hosted.actors[key].call(method, args or {})
+
+    async def call_started(self, method: str, timeout_s: float) -> dict[str, Any]:
+        """The answers of all started actors; None where one has no answer in time."""
+        found: dict[str, Any] = {}
+        for key, actor in self._hosted:
+            found[key.text()] = None
+            with contextlib.suppress(TimeoutError, RemoteError, Stopped):
+                async with asyncio.timeout(timeout_s):
+                    found[key.text()] = await actor.call(method, {})
+        return found
+
+    def keys(self) -> list[str]:
+        """The actors that run here."""
+        return [key.text() for key in self._hosted.actors]
+
+    async def describe(self) -> dict[str, Any]:
+        """The process and its actors, for people and for tests that kill it."""
+        context = ray.get_runtime_context()
+        return {
+            "key": self._name,
+            "pid": os.getpid(),
+            "node": context.get_node_id(),
+            "actors": self.keys(),
+        }
+
+    # -- life ----------------------------------------------------------------------
+
+    async def stop_kind(self, kind: str) -> None:
+        """Stop all actors of a kind in good order."""
+        keys = [key for key in self._hosted.actors if key.kind.value == kind]
+        await asyncio.gather(*map(self._passivate, keys))
+
+    async def retire(self, force: bool = False) -> None:
+        """Stop what still runs, and exit."""
+        self._retiring = True
+        for key in list(self._hosted.actors):
+            await self._passivate(key)
+        ray.actor.exit_actor()
+
+    async def _passivate(self, key: ActorKey) -> None:
+        stopping = asyncio.ensure_future(self._hosted.dismiss(key))
+        await asyncio.wait([stopping])
+        error = stopping.exception()
+        if error is not None:
+            self._system.fatal(key, error)
+        self._busy_at.pop(key, None)
+        directory_of(self._config).released.remote(self._name, key.text())
+
+    async def _recover(self) -> None:
+        """Activate again what was placed here before this process started: it may have work."""
+        placed = await directory_of(self._config).placed_in.remote(self._name)
+        room = asyncio.Semaphore(_RECOVERED_AT_ONCE)
+
+        async def activate(key: ActorKey) -> None:
+            async with room:
+                # Its next use tries again.
+                with contextlib.suppress(*TRANSIENT_OR_STORE, Stopped):
+                    await self._hosted.address(key)
+
+        await asyncio.gather(*map(activate, map(ActorKey.parse, placed)))
+        collect_garbage_rarely()
+
+    async def _watch(self) -> None:
+        """Passivate actors after the configured idle time; stop when another cluster owns the
+        data."""
+        limit = self._config.passivate_after_s
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(min(WATCH_S, limit))
+            await check_ownership(self._system.store, self._config)
+            now = loop.time()
+            for key, actor in self._hosted:
+                if not actor.idle():
+                    self._busy_at[key] = now
+                elif now - self._busy_at.setdefault(key, now) >= limit:
+                    await self._passivate(key)
+
+    async def _measure(self) -> None:
+        """Report the actors' metrics to Ray at intervals."""
+        from velaray.topology.ray_metrics import EXPORT_S, RayMetrics
+
+        telling = RayMetrics()
+        while True:
+            await asyncio.sleep(EXPORT_S)
+            answers = await self.call_started("metrics", EXPORT_S)
+            telling.tell(_samples(answers.values()))
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """End the process: the cluster is superseded, or the data can't be read."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            text = f"velaray: {self._name} stops: {type(error).__name__}: {reason_of(error)}"
+            print(text, file=sys.stderr, flush=True)
+            os._exit(1)
+
+
+def _samples(answers: Iterable[list[Any] | None]) -> Iterable[Sample]:
+    for answer in answers:
+        for each in answer or ():
+            yield Sample(*each)
