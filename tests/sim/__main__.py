@@ -1,5 +1,7 @@
 """``python -m tests.sim --seed N`` runs one seed, ``--seeds N`` the first N (from ``--first``).
 
+``--seed`` takes several seeds as well.
+
 ``--mutants`` runs every mutant until it is found, and prints the table of `docs/testing.md`.
 """
 
@@ -17,7 +19,9 @@ HASH_SEED = "0"
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
-    parser.add_argument("--seed", type=int, help="run this seed and no other")
+    parser.add_argument(
+        "--seed", type=int, nargs="+", metavar="SEED", help="run only this seed, or these seeds"
+    )
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=1, help="the first of them")
     parser.add_argument("--faults", type=int, help="only so many of the seed's faults")
@@ -63,19 +67,16 @@ def _known(mutants: list[str]) -> bool:
 
 
 def _run_seeds(chosen: argparse.Namespace) -> int:
-    one = chosen.seed is not None
-    seeds = [chosen.seed] if one else range(chosen.first, chosen.first + chosen.seeds)
+    seeds = chosen.seed or list(range(chosen.first, chosen.first + chosen.seeds))
     options = "" if chosen.faults is None else f" --faults {chosen.faults}"
     options += " --relaxed" if chosen.relaxed else ""
     options += " --geo" if chosen.geo else ""
     options += f" --mutant {chosen.mutant}" if chosen.mutant else ""
-    print(
-        f"seed {seeds[0]}: python -m tests.sim --seed {seeds[0]}{options}"
-        if one
-        else f"seeds {seeds[0]} to {seeds[-1]}: each one with "
-        f"python -m tests.sim --seed N{options}",
-        flush=True,
-    )
+    if len(seeds) == 1:
+        print(f"seed {seeds[0]}: python -m tests.sim --seed {seeds[0]}{options}", flush=True)
+    else:
+        named = f"{seeds[0]} to {seeds[-1]}" if chosen.seed is None else f"{seeds}"[1:-1]
+        print(f"seeds {named}: each one with python -m tests.sim --seed N{options}", flush=True)
     if chosen.mutant and not _known([chosen.mutant]):
         return 2
     from tests.sim.campaign import Orders, examine_all

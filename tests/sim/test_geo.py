@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.test_sim import FRESH, assert_sound, digest_of_code, simulate
+from tests.sim.test_sim import FRESH, assert_sound, batches_of, digest_of_code, simulate
 
 REGISTRY = tomllib.loads((Path(__file__).parent / "geo_seeds.toml").read_text(encoding="utf-8"))
 
@@ -32,9 +32,9 @@ def test_a_seed_of_several_clusters_has_one_history_in_every_process() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("entry", REGISTRY["seed"], ids=lambda entry: str(entry["number"]))
-def test_a_seed_of_several_clusters_that_failed_once_is_sound(entry: dict[str, object]) -> None:
-    assert_sound(simulate("--geo", "--seed", str(entry["number"])))
+@pytest.mark.parametrize("seeds", batches_of(REGISTRY), ids=lambda seeds: f"{seeds[0]} and more")
+def test_seeds_of_several_clusters_that_failed_once_are_sound(seeds: list[str]) -> None:
+    assert_sound(simulate("--geo", "--jobs", "1", "--seed", *seeds))
 
 
 @pytest.mark.slow
