@@ -26,7 +26,9 @@ from velaray.admin.metrics import ACTOR_S, gathered
 from velaray.admin.stats import topic_stats
 from velaray.admin.topic_reads import WHOLE_RANGE
 from velaray.admin.topics import ledger_sizes
+from velaray.broker.actor_messages import Metrics
 from velaray.broker.catalog import messages as m
+from velaray.broker.partition.messages import Stats, Upkeep
 from velaray.broker.session import SERVER_VERSION
 from velaray.events.ids import ActorKey, ActorKind
 
@@ -84,7 +86,7 @@ async def version(request: web.Request) -> web.Response:
 
 async def backlog_quota_check(request: web.Request) -> web.Response:
     """Make every running partition check its backlog quota and its other due maintenance now."""
-    await actor_system_of(request).survey("upkeep", ACTOR_S)
+    await actor_system_of(request).survey(Upkeep, ACTOR_S)
     return done()
 
 
@@ -172,7 +174,7 @@ async def topics(request: web.Request) -> web.Response:
 
 
 async def _running(request: web.Request) -> dict[ActorKey, Any]:
-    found = await actor_system_of(request).survey("stats", ACTOR_S)
+    found = await actor_system_of(request).survey(Stats, ACTOR_S)
     return {
         key: raw
         for key, raw in sorted(found.items(), key=lambda item: item[0].text())
@@ -206,7 +208,7 @@ async def load_report(request: web.Request) -> web.Response:
 async def metrics(request: web.Request) -> web.Response:
     """The metrics of ``/metrics`` in Pulsar's JSON: one entry for each set of labels."""
     actor_system = actor_system_of(request)
-    samples = gathered(actor_system.config.name, await actor_system.survey("metrics", ACTOR_S))
+    samples = gathered(actor_system.config.name, await actor_system.survey(Metrics, ACTOR_S))
     found: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
     for sample in samples:
         found.setdefault(tuple(sorted(sample.labels.items())), {})[sample.name] = sample.value

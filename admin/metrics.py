@@ -22,6 +22,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from velaray.admin.http import Route, actor_system_of
+from velaray.broker.actor_messages import Metrics
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.topology.metrics import METRICS, Kind, Labels, Sample
 
@@ -91,7 +92,7 @@ async def metrics(request: web.Request) -> web.Response:
     """The metrics of every running actor; scrapes run one at a time."""
     actor_system = actor_system_of(request)
     async with asyncio.timeout(SCRAPE_S), request.app[SCRAPE_LOCK]:
-        found = await actor_system.survey("metrics", ACTOR_S)
+        found = await actor_system.survey(Metrics, ACTOR_S)
     body = as_text(gathered(actor_system.config.name, found))
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 

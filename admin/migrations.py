@@ -13,6 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from velaray.actors.catalog.state import Progress
+from velaray.admin.clusters import read_progress
 from velaray.admin.http import (
     PREFIX,
     AdminError,
@@ -44,15 +45,6 @@ def _field(body: Mapping[str, Any], name: str, kind: type, default: Any = None) 
     return value
 
 
-def _progress(body: Mapping[str, Any]) -> Progress:
-    """The form of the progress of subscriptions. Raises `AdminError`."""
-    value = _field(body, "progress", str, str(Progress.EXACT))
-    try:
-        return Progress(value)
-    except ValueError as error:
-        raise AdminError(422, f"progress must be {' or '.join(Progress)}, not {value!r}") from error
-
-
 # -- for operators ---------------------------------------------------------------------
 
 
@@ -62,7 +54,7 @@ async def begin_migration(request: web.Request) -> web.Response:
     asked = m.MayBeginMigration(
         _tenant(request),
         _field(body, "target", str),
-        _progress(body),
+        read_progress(_field(body, "progress", str, str(Progress.EXACT))),
         _field(body, "maxLag", int, m.MAX_LAG),
     )
     if _field(body, "dryRun", bool, False):

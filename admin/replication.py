@@ -54,7 +54,7 @@ async def _keys(request: web.Request, topic: TopicName) -> list[ActorKey]:
 
 
 async def _of_all(request: web.Request, namespace: str | None) -> dict[ActorKey, Any]:
-    found = await actor_system_of(request).survey("replication", SURVEY_S)
+    found = await actor_system_of(request).survey(Replication, SURVEY_S)
     return {
         key: replicators
         for key, replicators in found.items()

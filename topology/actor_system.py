@@ -144,11 +144,13 @@ class ActorSystem(abc.ABC):
         """Stop the actor in good order if it runs; the next call activates it again."""
 
     @abc.abstractmethod
-    async def survey(self, method: str, timeout_s: float) -> dict[ActorKey, Any]:
-        """Call ``method`` of every actor that has started; starts no actor.
+    async def survey(
+        self, request: type[Request[ReplyT]], timeout_s: float
+    ) -> dict[ActorKey, ReplyT | None]:
+        """Send a request without fields to every actor that has started; starts no actor.
 
-        A few actors are called at a time. The result is None for an actor that hasn't started or
-        didn't answer within ``timeout_s`` seconds.
+        A few actors are asked at a time. The result is None for an actor that hasn't started,
+        refused, or didn't answer within ``timeout_s`` seconds.
         """
 
     @abc.abstractmethod

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
 from zlib import crc32
 
 from velaray.actors.machine import Reason
@@ -21,6 +20,7 @@ from velaray.topology.actor_system import ActorSystem, Address, MakeActor
 from velaray.topology.config import ClusterConfig
 from velaray.topology.host import ActorHost
 from velaray.topology.hosted_actors import HostedActors
+from velaray.topology.messages import ReplyT, Request, method_of
 from velaray.topology.rpc import RemoteError
 from velaray.topology.rpc_server import RpcListener
 
@@ -74,13 +74,15 @@ class InProcessActorSystem(ActorSystem):
             self.kill(key)
         self.shared_hosts[number] = ActorHost(self.config)
 
-    async def survey(self, method: str, timeout_s: float) -> dict[ActorKey, Any]:
-        """Call the actors one after the other."""
-        found: dict[ActorKey, Any] = dict.fromkeys(self.actors)
+    async def survey(
+        self, request: type[Request[ReplyT]], timeout_s: float
+    ) -> dict[ActorKey, ReplyT | None]:
+        """Ask the actors one after the other."""
+        found: dict[ActorKey, ReplyT | None] = dict.fromkeys(self.actors)
         for key, actor in self._hosted:
             with contextlib.suppress(TimeoutError, RemoteError, Stopped):
                 async with asyncio.timeout(timeout_s):
-                    found[key] = await actor.call(method, {})
+                    found[key] = await actor.call(method_of(request), {})
         return found
 
     def fatal(self, key: ActorKey, error: BaseException) -> None:

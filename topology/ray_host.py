@@ -24,6 +24,7 @@ from velaray.events.ids import ActorKey, ActorKind
 from velaray.topology.actor_system import Address, MakeActor, Unreachable
 from velaray.topology.config import ClusterConfig
 from velaray.topology.hosted_actors import HostedActors
+from velaray.topology.messages import ReplyT, Request, method_of
 from velaray.topology.metrics import Sample
 from velaray.topology.ownership import check_ownership
 from velaray.topology.placement import BACKGROUND_HOST, PlacementTable, host_names
@@ -181,14 +182,16 @@ class SharedActorSystem(RayActorSystem):
             host = ray.get_actor(name, self.config.ray_namespace)
             await host.dismiss.remote(key.text())
 
-    async def survey(self, method: str, timeout_s: float) -> dict[ActorKey, Any]:
-        """Call the started actors of every host."""
-        found: dict[ActorKey, Any] = {}
+    async def survey(
+        self, request: type[Request[ReplyT]], timeout_s: float
+    ) -> dict[ActorKey, ReplyT | None]:
+        """Ask the started actors of every host."""
+        found: dict[ActorKey, ReplyT | None] = {}
         for name in host_names(self.config.hosts):
             with contextlib.suppress(ValueError, RayError, TimeoutError):  # it is away, or hangs
                 handle = await asyncio.to_thread(ray.get_actor, name, self.config.ray_namespace)
                 async with asyncio.timeout(timeout_s):
-                    answers = await handle.call_started.remote(method, timeout_s)
+                    answers = await handle.call_started.remote(method_of(request), timeout_s)
                 found.update((ActorKey.parse(text), answer) for text, answer in answers.items())
         return found
 

@@ -35,6 +35,7 @@ from velaray.topology.actor_system import (
     start_actor,
 )
 from velaray.topology.config import ClusterConfig
+from velaray.topology.messages import ReplyT, Request, method_of
 from velaray.topology.metrics import Sample
 from velaray.topology.ownership import check_ownership
 from velaray.topology.ray_process import (
@@ -77,8 +78,10 @@ class RayActorSystem(ActorSystem):
         except (ValueError, RayActorError):
             return  # it doesn't run, as requested
 
-    async def survey(self, method: str, timeout_s: float) -> dict[ActorKey, Any]:
-        """Call the named actors of the namespace; creates none and looks up each once."""
+    async def survey(
+        self, request: type[Request[ReplyT]], timeout_s: float
+    ) -> dict[ActorKey, ReplyT | None]:
+        """Ask the named actors of the namespace; creates none and looks up each once."""
         keys = await asyncio.to_thread(named_actors, self.config)
         places = asyncio.Semaphore(_SURVEYED_AT_ONCE)
 
@@ -88,7 +91,7 @@ class RayActorSystem(ActorSystem):
                     async with asyncio.timeout(timeout_s):
                         name, namespace = key.text(), self.config.ray_namespace
                         handle = await asyncio.to_thread(ray.get_actor, name, namespace)
-                        return await handle.call_if_started.remote(method)
+                        return await handle.call_if_started.remote(method_of(request))
                 return None
 
         return dict(zip(keys, await asyncio.gather(*map(ask, keys)), strict=True))

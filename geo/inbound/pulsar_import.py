@@ -15,6 +15,7 @@ from typing import Any
 from velaray.actors.catalog.inbound_replication import PULL_FROM
 from velaray.actors.machine import Reason
 from velaray.broker.catalog import messages as m
+from velaray.broker.partition.messages import AdoptProducers
 from velaray.broker.schema_registry.messages import Register
 from velaray.broker.schema_registry.schema_calls import (
     AUTO_UPDATE,
@@ -302,7 +303,7 @@ async def finish(actor_system: ActorSystem, tenant: str, cluster: str, *, force:
     if not force:
         await _check_all_is_here(actor_system, tenant, cluster, partitions, admin)
     for found in partitions:
-        await actor_system.call(found.key, "adopt_producers", {"origin": cluster})
+        await actor_system.request(found.key, AdoptProducers(origin=cluster))
     steps = [text async for text in _stop(actor_system, tenant, cluster)]
     await each(partitions, lambda found: _gone(actor_system, found.key, cluster))
     left = [text for text in await _leave(actor_system, admin, partitions) if text]

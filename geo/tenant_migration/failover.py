@@ -12,6 +12,7 @@ from typing import Any
 
 from velaray.actors.machine import Reason
 from velaray.broker.catalog.messages import SetHome, TenantObjects
+from velaray.broker.partition.messages import AdoptProducers, Origins
 from velaray.events.ids import ActorKey
 from velaray.geo.replication.messages import ExportProgress, GiveUpForeign, SettleForeign
 from velaray.geo.tenant_migration import messages as m
@@ -70,12 +71,12 @@ async def received(
             answer = await actor_system.request(key, asked)
             since, more = answer["token"], answer["more"]
             parts += answer["parts"]
-    origins = await actor_system.call(key, "origins", {})
+    origins = await actor_system.request(key, Origins())
     return {"newest": origins.get(cluster), "subscriptions": told}
 
 
 async def _take_over(actor_system: ActorSystem, key: ActorKey, lost: str) -> dict[str, Any]:
-    adopted = await actor_system.call(key, "adopt_producers", {"rows": [], "origin": lost})
+    adopted = await actor_system.request(key, AdoptProducers(origin=lost))
     transactions = await actor_system.request(key, GiveUpForeign(lost))
     report = await actor_system.request(key, m.FailoverReport(lost))
     return {**report, "producers": adopted, "transactions": transactions}

@@ -19,6 +19,7 @@ from velaray.broker.catalog.messages import AdvanceMigration, Namespaces, Topics
 from velaray.broker.catalog.migrations import Ask
 from velaray.broker.coordinator import messages as coordinator_messages
 from velaray.broker.garbage_collection.topic_deletion import delete_namespace
+from velaray.broker.partition.messages import ExportProducers
 from velaray.client.retry import Backoff
 from velaray.events.ids import ActorKey, TopicName, TransactionId
 from velaray.geo.replication.messages import ExportProgress, GiveUpForeign, Replication
@@ -233,7 +234,7 @@ class Driver:
         found = await self.actor_system.request(key, m.Extent())
         for name in found["subscriptions"]:
             await self._bring_progress(key, name)
-        rows = await self.actor_system.call(key, "export_producers", {})
+        rows = await self.actor_system.request(key, ExportProducers())
         await self.target.adopt_producers(topic, rows)
 
     async def _terminate(self, key: ActorKey) -> None:

@@ -13,6 +13,7 @@ from velaray.actors.catalog.migration_state import Ending
 from velaray.actors.machine import Reason
 from velaray.broker.catalog import messages as m
 from velaray.broker.garbage_collection.topic_deletion import delete_topic
+from velaray.broker.partition.messages import AdoptProducers, Origins, Terminate
 from velaray.events.ids import TopicName
 from velaray.geo.tenant_migration.asking import ask_catalog, partition_of, unless_gone
 from velaray.geo.tenant_migration.messages import SettleTransactions, TakeProgress
@@ -68,9 +69,8 @@ async def _expect(actor_system: ActorSystem, tenant: str, args: Args) -> None:
 async def _newest(actor_system: ActorSystem, tenant: str, args: Args) -> dict[str, list[int]]:
     found = {}
     for topic in args["topics"]:
-        origins = await actor_system.call(
-            await partition_of(actor_system, tenant, topic), "origins", {}
-        )
+        key = await partition_of(actor_system, tenant, topic)
+        origins = await actor_system.request(key, Origins())
         if args["source"] in origins:
             found[topic] = origins[args["source"]]
     return found
@@ -85,20 +85,8 @@ async def _settle(actor_system: ActorSystem, tenant: str, args: Args) -> dict[st
     return found
 
 
-def _ofpartition_of(
-    method: str, *names: str
-) -> Callable[[ActorSystem, str, Args], Awaitable[None]]:
-    """A step that calls one partition with these arguments."""
-
-    async def call(actor_system: ActorSystem, tenant: str, args: Args) -> None:
-        key = await partition_of(actor_system, tenant, args["topic"])
-        await actor_system.call(key, method, {name: args[name] for name in names})
-
-    return call
-
-
 def _to_partition(
-    request: Callable[[Args], Request[None]],
+    request: Callable[[Args], Request[Any]],
 ) -> Callable[[ActorSystem, str, Args], Awaitable[None]]:
     """A step that sends one partition a request."""
 
@@ -137,7 +125,7 @@ _STEPS: Mapping[str, Callable[[ActorSystem, str, Args], Awaitable[Any]]] = {
     "newest": _newest,
     "settle": _settle,
     "progress": _to_partition(lambda args: TakeProgress(args["source"], args["parts"])),
-    "producers": _ofpartition_of("adopt_producers", "rows"),
-    "terminate": _ofpartition_of("terminate"),
+    "producers": _to_partition(lambda args: AdoptProducers(args["rows"])),
+    "terminate": _to_partition(lambda args: Terminate()),
     "end": _end,
 }

@@ -13,6 +13,7 @@ from typing import Any
 
 from velaray.actors.machine import Reason
 from velaray.broker.catalog.messages import Namespaces, Policies, Tenants, Topics
+from velaray.broker.partition.messages import SubscriptionProperties
 from velaray.broker.schema_registry.messages import Schemas
 from velaray.broker.schema_registry.schema_calls import has_registry, info_of
 from velaray.events.ids import ActorKey, TopicName
@@ -129,7 +130,7 @@ async def _read_topic(actor_system: ActorSystem, found: Mapping[str, Any]) -> To
     policies = await actor_system.request(ActorKey.catalog(), Policies(str(name)))
     subscriptions = {}
     for key in ActorKey.of_partitions(name, incarnation, found["partitions"]):
-        own = await actor_system.call(key, "subscription_properties")
+        own = await actor_system.request(key, SubscriptionProperties())
         subscriptions[str(key.topic_name)] = {
             each: properties
             for each, properties in own.items()

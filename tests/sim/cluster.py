@@ -37,6 +37,7 @@ from velaray.topology.actor_system import (
     start_actor,
 )
 from velaray.topology.config import ClusterConfig, PartitionSync
+from velaray.topology.messages import Request
 from velaray.topology.rpc import RemoteError
 from velaray.wire.replication import REPLICATOR_PREFIX
 
@@ -144,7 +145,7 @@ class SimulatedActorSystem(ActorSystem):
         """Stop the actor in good order, if it runs."""
         await self._cluster.dismiss(key)
 
-    async def survey(self, method: str, timeout_s: float) -> dict[ActorKey, Any]:
+    async def survey(self, request: type[Request[Any]], timeout_s: float) -> dict[ActorKey, Any]:
         """Nothing in a simulated cluster asks everyone."""
         raise NotImplementedError
 

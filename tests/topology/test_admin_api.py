@@ -761,7 +761,7 @@ class NoActorSystem(ActorSystem):
     async def dismiss(self, key: ActorKey) -> None:
         raise NotImplementedError
 
-    async def survey(self, method: str, timeout_s: float) -> dict[ActorKey, Any]:
+    async def survey(self, request: type[Request[Any]], timeout_s: float) -> dict[ActorKey, Any]:
         raise NotImplementedError
 
     def fatal(self, key: ActorKey, error: BaseException) -> None:
