@@ -14,9 +14,6 @@ class Actor(Protocol):
     accepts: Codec
     """The requests that it answers."""
 
-    async def call(self, method: str, args: dict[str, Any]) -> Any:
-        """Answer a request by name."""
-
     async def answer(self, rpc_connection: RpcConnection, request: Request[Any]) -> Any:
         """Answer a request that came over a connection."""
 
@@ -39,10 +36,3 @@ class ActorPeer:
 
     def receive(self, rpc_connection: RpcConnection, notice: Message) -> None:
         """Ignore a request that was sent as a notice."""
-
-    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
-        """Answer a request by name."""
-        return await self._actor.call(method, args)
-
-    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
-        """Ignore an untyped notice."""

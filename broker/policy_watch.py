@@ -116,13 +116,6 @@ class Follower:
         """A policy changed: ask again."""
         self._changed.set()
 
-    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
-        """The catalog sends no requests."""
-        raise RemoteError("not allowed", "a follower answers no requests")
-
-    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
-        """The catalog sends typed notices only."""
-
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
         """Continue over a new connection."""
         self._changed.set()

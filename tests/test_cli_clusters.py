@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.support.by_name import call_by_name
 from tests.support.local_cluster import LocalCluster
 from velaray.cli.app import main
 from velaray.events.ids import ActorKey
@@ -42,7 +43,7 @@ def rows(result: Result) -> list[dict[str, object]]:
 
 
 def token(cluster: LocalCluster) -> str | None:
-    call = cluster.actor_system.call(ActorKey.catalog(), "home", {"tenant": "acme"})
+    call = call_by_name(cluster.actor_system, ActorKey.catalog(), "home", {"tenant": "acme"})
     found: str | None = cluster.run(call)["token"]
     return found
 

@@ -21,7 +21,7 @@ from velaray.journal.journal import JournalSettings
 from velaray.journal.store import LedgerStore
 from velaray.topology.config import ClusterConfig
 from velaray.topology.host import ActorHost
-from velaray.topology.messages import ReplyT, Request
+from velaray.topology.messages import Codec, Message, ReplyT, Request
 from velaray.topology.rpc import (
     RemoteError,
     RpcConnection,
@@ -69,8 +69,8 @@ class ActorBase(abc.ABC):
 
     @abc.abstractmethod
     async def call(self, method: str, args: dict[str, Any]) -> Any:
-        """Answer one call, the same over RPC connections and over Ray; raises `RemoteError` to
-        refuse."""
+        """Answer a request by name, such as ``last_message_id``, for holders of its Ray handle;
+        actors send typed requests over RPC connections. Raises `RemoteError` to refuse."""
 
     @abc.abstractmethod
     def idle(self) -> bool:
@@ -101,14 +101,16 @@ async def start_actor(actor: ActorBase) -> Address:
 class _Caller:
     """The calling end of a shared connection."""
 
+    accepts = Codec()
+
     def __init__(self, key: ActorKey, rpc_connections: dict[ActorKey, RpcConnection]) -> None:
         self._key = key
         self._rpc_connections = rpc_connections
 
-    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
+    async def answer(self, rpc_connection: RpcConnection, request: Request[Any]) -> Any:
         raise RemoteError("not allowed", "this end of the connection accepts no requests")
 
-    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
+    def receive(self, rpc_connection: RpcConnection, notice: Message) -> None:
         """The called actor sends no notices."""
 
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
@@ -205,27 +207,24 @@ class ActorSystem(abc.ABC):
             return connect_here(here, key.text(), peer, self.config.rpc_key)
         return await connect(address.host, address.rpc_port, key.text(), peer, self.config.rpc_key)
 
-    async def call(
-        self,
-        key: ActorKey,
-        method: str,
-        args: dict[str, Any] | None = None,
-        timeout: float = REACH_TIMEOUT_S,
-    ) -> Any:
-        """Call an actor over a shared connection.
+    async def request(
+        self, key: ActorKey, request: Request[ReplyT], timeout: float = REACH_TIMEOUT_S
+    ) -> ReplyT:
+        """Send a request to an actor over a shared connection and return the answer.
 
-        Calls are repeated when the connection breaks, so the method must be idempotent. Raises
-        `RemoteError` if the actor refuses, `Unreachable` if it can't be reached in time.
+        It is repeated when the connection breaks, so it must be idempotent. Raises `RemoteError` if
+        the actor refuses, `Unreachable` if it can't be reached in time, and `MessageError` if the
+        answer has the wrong shape.
         """
         return await persist(
-            lambda: self._call_once(key, method, args or {}),
+            lambda: self._request_once(key, request),
             timeout,
             f"call {key}",
             self.call_backoff(),
         )
 
-    async def _call_once(self, key: ActorKey, method: str, args: dict[str, Any]) -> Any:
-        return await (await self._open_shared_link(key)).request(method, args)
+    async def _request_once(self, key: ActorKey, request: Request[ReplyT]) -> ReplyT:
+        return await (await self._open_shared_link(key)).ask(request)
 
     async def _open_shared_link(self, key: ActorKey) -> RpcConnection:
         async with self._dialling.setdefault(key, asyncio.Lock()):
@@ -237,22 +236,8 @@ class ActorSystem(abc.ABC):
                 self._close_when_unused(rpc_connection, seen=-1)
         return rpc_connection
 
-    async def request(
-        self, key: ActorKey, request: Request[ReplyT], timeout: float = REACH_TIMEOUT_S
-    ) -> ReplyT:
-        """`call` with a typed request. Also raises what `RpcConnection.ask` raises."""
-        return await persist(
-            lambda: self._request_once(key, request),
-            timeout,
-            f"call {key}",
-            self.call_backoff(),
-        )
-
-    async def _request_once(self, key: ActorKey, request: Request[ReplyT]) -> ReplyT:
-        return await (await self._open_shared_link(key)).ask(request)
-
     def shared_rpc(self, key: ActorKey) -> RpcConnection | None:
-        """The connection that `call` would use, if there is one now."""
+        """The connection that `request` would use, if there is one now."""
         rpc_connection = self._rpc_connections.get(key)
         return None if rpc_connection is None or rpc_connection.closed else rpc_connection
 

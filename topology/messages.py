@@ -67,6 +67,10 @@ class Request(Message, Generic[ReplyT]):
     """A message with one answer of type ``ReplyT``."""
 
 
+class _Never(Message):
+    """Takes the place of the messages of an end that accepts none."""
+
+
 encode = msgspec.msgpack.Encoder().encode
 """The bytes of a message or a reply. Raises `TypeError` for values that msgpack can't express."""
 
@@ -74,13 +78,15 @@ _plain = msgspec.msgpack.Decoder()
 
 
 class Codec:
-    """The messages that one end of a connection accepts."""
+    """The messages that one end of a connection accepts; ``Codec()`` accepts none."""
 
     def __init__(self, *types: type[Message]) -> None:
         """Raises `TypeError` if two types have the same name."""
         self._types = {each.__name__: each for each in types}
         self._fields = {each.__name__: each.__struct_fields__ for each in types}
-        self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Union[types])  # noqa: UP007
+        self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
+            Union[types or (_Never,)]  # noqa: UP007
+        )
 
     def plus(self, *types: type[Message]) -> Codec:
         """A codec that accepts these messages too. Raises `TypeError` as the constructor does."""
@@ -121,7 +127,7 @@ class Codec:
         name = found[0] if isinstance(found, list) and found else found
         fields = self._fields.get(name) if isinstance(name, str) else None
         if fields is None:
-            return f"unknown message {name!r}; known: {', '.join(sorted(self._fields))}"
+            return f"unknown message {name!r}; known: {', '.join(sorted(self._fields)) or '(none)'}"
         place = _FIELD.search(fault)
         if place is None:
             return f"message {name}: it has the fields {', '.join(fields) or '(none)'}: {fault}"

@@ -5,9 +5,8 @@ each, and notices, which have none. Messages arrive in the order in which they a
 connection begins with a hello: the cluster's key and the actor that the caller means. Everything
 that an end sends during one turn of the event loop leaves in one write.
 
-Typed requests and notices (`velaray.topology.messages`) are checked when they arrive. A request of
-the wrong shape is refused with INVALID; a notice of the wrong shape closes the connection. Untyped
-ones are a method name and arguments, and the receiver checks them itself.
+Requests and notices (`velaray.topology.messages`) are checked when they arrive. A request of the
+wrong shape is refused with INVALID; a notice of the wrong shape closes the connection.
 
 Both ends send keep-alives regularly, and cut a connection that stays silent. A connection that
 breaks fails every outstanding request with `RpcConnectionClosed`; the caller resolves the peer's
@@ -18,9 +17,9 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import msgpack
 
@@ -39,7 +38,7 @@ from velaray.topology.messages import (
 )
 from velaray.topology.open_connections import OpenConnections
 
-_REQUEST, _RESPONSE, _NOTICE, _ALIVE, _TYPED_REQUEST, _TYPED_NOTICE, _HELLO = range(7)
+_HELLO, _REQUEST, _RESPONSE, _NOTICE, _ALIVE = range(5)
 MAX_FRAME = 64 << 20
 KEEP_ALIVE_S = 10.0
 """Seconds between two keep-alives of one end of a connection."""
@@ -69,7 +68,12 @@ def reason_of(error: BaseException) -> str:
 class RpcPeer(Protocol):
     """The handler of messages at one end of a connection."""
 
-    def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Awaitable[Any]:
+    @property
+    def accepts(self) -> Codec:
+        """The messages that the handler knows."""
+        ...
+
+    def answer(self, rpc_connection: RpcConnection, request: Request[Any]) -> Awaitable[Any]:
         """Answer a request; raise `RemoteError` to refuse it.
 
         A `ConnectionError` or `TimeoutError` reaches the caller as UNAVAILABLE, `StorageFull` as
@@ -77,28 +81,12 @@ class RpcPeer(Protocol):
         """
         ...
 
-    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
+    def receive(self, rpc_connection: RpcConnection, notice: Message) -> None:
         """Handle a notice."""
         ...
 
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
         """The connection is closed."""
-        ...
-
-
-@runtime_checkable
-class MessagePeer(RpcPeer, Protocol):
-    """A handler that also takes typed messages."""
-
-    accepts: Codec
-    """The messages that the handler knows."""
-
-    def answer(self, rpc_connection: RpcConnection, request: Request[Any]) -> Awaitable[Any]:
-        """Answer a request; errors reach the caller as those of `RpcPeer.on_request` do."""
-        ...
-
-    def receive(self, rpc_connection: RpcConnection, notice: Message) -> None:
-        """Handle a notice."""
         ...
 
 
@@ -135,7 +123,6 @@ class RpcConnection(asyncio.Protocol):
         self._key = key
         self._actor = actor
         self._peer = peer
-        self._typed_peer = peer if isinstance(peer, MessagePeer) else None
         self._acceptor = acceptor
         self._served: Served | None = None
         self._trusted = acceptor is None
@@ -225,16 +212,10 @@ class RpcConnection(asyncio.Protocol):
             return
         if kind == _ALIVE:
             return
-        if kind == _TYPED_NOTICE:
-            self._on_typed_notice(message[1])
-        elif kind == _TYPED_REQUEST:
-            self._on_typed_request(message[1], message[2])
-        elif kind == _NOTICE:
-            assert self._peer is not None
-            self._peer.on_notice(self, message[1], message[2])
+        if kind == _NOTICE:
+            self._on_notice(message[1])
         elif kind == _REQUEST:
-            _, request_id, method, args = message
-            self._begin_answer(request_id, method, lambda: self._answer_untyped(method, args))
+            self._on_request(message[1], message[2])
         else:
             self._on_response(message[1], message[2], message[3])
 
@@ -249,49 +230,32 @@ class RpcConnection(asyncio.Protocol):
         if served is None or served.connections.ended:
             raise ValueError(f"{actor} isn't served here")
         self._actor, self._served, self._peer = actor, served, served.peer
-        self._typed_peer = served.peer if isinstance(served.peer, MessagePeer) else None
         served.connections.add(self)
         self._trusted = True
 
-    def _on_typed_notice(self, data: bytes) -> None:
-        if self._typed_peer is None:
-            raise ValueError("this end of the connection accepts no typed notices")
+    def _on_notice(self, data: bytes) -> None:
+        assert self._peer is not None
         try:
-            notice = self._typed_peer.accepts.decode(data)
+            notice = self._peer.accepts.decode(data)
         except MessageError as error:
             text = f"closing an RPC connection because of a notice: {error}"
             asyncio.get_running_loop().call_exception_handler({"message": text, "exception": error})
             raise
-        self._typed_peer.receive(self, notice)
+        self._peer.receive(self, notice)
 
-    def _on_typed_request(self, request_id: int, data: bytes) -> None:
-        if self._typed_peer is None:
-            text = "this end of the connection accepts no typed requests"
-            self._send([_RESPONSE, request_id, Reason.NOT_ALLOWED, text])
-            return
+    def _on_request(self, request_id: int, data: bytes) -> None:
+        assert self._peer is not None
         try:
-            request = self._typed_peer.accepts.decode(data)
+            request = self._peer.accepts.decode(data)
             if not isinstance(request, Request):
                 raise MessageError(f"message {type(request).__name__} is a notice, not a request")
         except MessageError as error:
             self._send([_RESPONSE, request_id, Reason.INVALID, str(error)])
             return
-        peer, name = self._typed_peer, type(request).__name__
-        self._begin_answer(request_id, name, lambda: self._answer_typed(peer, request))
-
-    def _begin_answer(
-        self, request_id: int, name: str, answer: Callable[[], Awaitable[Any]]
-    ) -> None:
-        task = asyncio.get_running_loop().create_task(self._answer(request_id, answer))
+        answering = self._answer(self._peer, request_id, request)
+        task = asyncio.get_running_loop().create_task(answering)
         self._answering.add(task)
-        task.add_done_callback(partial(self._answered, request_id, name))
-
-    def _answer_untyped(self, method: str, args: Any) -> Awaitable[Any]:
-        assert self._peer is not None
-        return self._peer.on_request(self, method, args)
-
-    async def _answer_typed(self, peer: MessagePeer, request: Request[Any]) -> bytes:
-        return encode(await peer.answer(self, request))
+        task.add_done_callback(partial(self._answered, request_id, type(request).__name__))
 
     def _on_response(self, request_id: int, error_kind: str | None, value: Any) -> None:
         future = self._requests.pop(request_id, None)
@@ -302,9 +266,9 @@ class RpcConnection(asyncio.Protocol):
         else:
             future.set_exception(RemoteError(error_kind, value))
 
-    async def _answer(self, request_id: int, answer: Callable[[], Awaitable[Any]]) -> None:
+    async def _answer(self, peer: RpcPeer, request_id: int, request: Request[Any]) -> None:
         try:
-            value = await answer()
+            value = encode(await peer.answer(self, request))
         except RemoteError as error:
             self._send([_RESPONSE, request_id, error.kind, error.message])
         except (ConnectionError, TimeoutError) as error:  # of another actor
@@ -346,32 +310,21 @@ class RpcConnection(asyncio.Protocol):
             self._transport.write(b"".join(self._outgoing))
         self._outgoing.clear()
 
-    def notify(self, method: str, args: Any) -> None:
-        """Send an untyped notice. It is lost if the connection breaks."""
-        self._send([_NOTICE, method, args])
-
     def tell(self, notice: Message) -> None:
-        """Send a typed notice. It is lost if the connection breaks."""
-        self._send_bytes(encode((_TYPED_NOTICE, encode(notice))))
-
-    async def request(self, method: str, args: Any, timeout: float | None = 30.0) -> Any:
-        """Send an untyped request and return the answer.
-
-        Raises `RpcConnectionClosed` if the connection breaks first, `TimeoutError` after
-        ``timeout`` seconds (in both cases the peer may have executed it), `RemoteError` if the peer
-        refused.
-        """
-        return await self._ask(timeout, _REQUEST, method, args)
+        """Send a notice. It is lost if the connection breaks."""
+        self._send_bytes(encode((_NOTICE, encode(notice))))
 
     async def ask(self, request: Request[ReplyT], timeout: float | None = 30.0) -> ReplyT:
-        """Send a typed request and return the answer.
+        """Send a request and return the answer.
 
-        Raises what `request` raises; `RemoteError` (INVALID) if the peer doesn't know the
-        request or it has the wrong shape; `MessageError` if the answer has the wrong shape.
+        Raises `RpcConnectionClosed` if the connection breaks first, `TimeoutError` after
+        ``timeout`` seconds (in both cases the peer may have executed it); `RemoteError` if the
+        peer refused, with INVALID if it doesn't know the request or it has the wrong shape;
+        `MessageError` if the answer has the wrong shape.
         """
-        return decode_reply(request, await self._ask(timeout, _TYPED_REQUEST, encode(request)))
+        return decode_reply(request, await self._ask(timeout, encode(request)))
 
-    async def _ask(self, timeout: float | None, kind: int, *body: Any) -> Any:
+    async def _ask(self, timeout: float | None, request: bytes) -> Any:
         if self.closed:
             raise RpcConnectionClosed("the RPC connection is closed")
         self.requested += 1
@@ -379,7 +332,7 @@ class RpcConnection(asyncio.Protocol):
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._requests[request_id] = future
         try:
-            self._send([kind, request_id, *body])
+            self._send([_REQUEST, request_id, request])
             async with asyncio.timeout(timeout):
                 return await future
         finally:

@@ -80,14 +80,8 @@ class _DispatcherConnection:
     def __init__(self, channel: SubscriptionChannel) -> None:
         self._channel = channel
 
-    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
-        raise RemoteError(Reason.NOT_ALLOWED, "a channel answers no requests")
-
     async def answer(self, rpc_connection: RpcConnection, request: Request[Any]) -> Any:
         raise RemoteError(Reason.NOT_ALLOWED, "a channel answers no requests")
-
-    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
-        """Ignore untyped notices: a dispatcher sends typed ones only."""
 
     def receive(self, rpc_connection: RpcConnection, notice: Message) -> None:
         self._channel.on_notice(notice)

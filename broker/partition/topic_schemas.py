@@ -145,13 +145,6 @@ class TopicSchemas:
     def receive(self, rpc_connection: RpcConnection, notice: Message) -> None:
         """The registry sends no notices."""
 
-    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
-        """The registry sends typed requests only."""
-        raise RemoteError(Reason.NOT_FOUND, f"a partition has no method {method!r} here")
-
-    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
-        """Ignore notices: the registry sends none."""
-
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
         """Drop the cached versions: without a connection they aren't invalidated."""
         if self._rpc_connection is rpc_connection:

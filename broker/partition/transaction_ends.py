@@ -62,14 +62,8 @@ class _NoConsumers:
 
     accepts = TO_PARTITION
 
-    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
-        raise RemoteError(Reason.NOT_ALLOWED, "this end of the connection answers no requests")
-
     async def answer(self, rpc_connection: RpcConnection, request: Request[Any]) -> Any:
         raise RemoteError(Reason.NOT_ALLOWED, "this end of the connection answers no requests")
-
-    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
-        """Ignore notices: they concern consumers."""
 
     def receive(self, rpc_connection: RpcConnection, notice: Message) -> None:
         """Ignore notices: they concern consumers."""

@@ -128,13 +128,6 @@ class SubscriptionActor(JournaledActor):
             dispatcher = SubscriptionDispatcher(self.runtime, self.key.partition, _send_nowhere)
         return await self._answer(dispatcher, request)
 
-    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
-        """Answer a request by name."""
-        return await self.call(method, args)
-
-    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
-        """A subscription gets typed notices only."""
-
     def receive(self, rpc_connection: RpcConnection, notice: Message) -> None:
         """Handle a notice of the partition; those over a former partition's connection are
         ignored."""

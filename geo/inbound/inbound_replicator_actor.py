@@ -164,10 +164,6 @@ class InboundReplicatorActor(ActorBase):
         self._take_control(rpc_connection, request.epoch, number, request.remote)
         return None
 
-    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
-        """Answer a request by name."""
-        return await self.call(method, args)
-
     def _take_control(
         self, rpc_connection: RpcConnection, epoch: int, number: int, remote: Remote
     ) -> None:
@@ -186,9 +182,6 @@ class InboundReplicatorActor(ActorBase):
         self._running.add_done_callback(self._ended)
 
     def receive(self, rpc_connection: RpcConnection, notice: Message) -> None:
-        """Ignore notices: none are sent."""
-
-    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
         """Ignore notices: none are sent."""
 
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:

@@ -158,13 +158,6 @@ class Kept:
         if isinstance(notice, ReplicatorState):
             self.quiet, self.connected = notice.quiet, notice.connected
 
-    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
-        """Refuse a request by name: replicators send none."""
-        raise RemoteError(Reason.NOT_ALLOWED, "a partition answers no requests by name here")
-
-    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
-        """Ignore an untyped notice: replicators send none."""
-
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
         """Reconnect to the replicator or its next activation."""
         self._news.set()

@@ -7,6 +7,7 @@ import pulsar
 import pytest
 
 import velaray
+from tests.support.by_name import call_by_name
 from tests.support.local_cluster import LocalCluster
 from velaray.events.ids import ActorKey
 
@@ -43,7 +44,7 @@ def catalog(cluster):
     """Administration: ``catalog.partitioned(topic, n)``, ``catalog.deduplicated(topic)``, …"""
 
     def call(method, **args):
-        return cluster.run(cluster.actor_system.call(ActorKey.catalog(), method, args))
+        return cluster.run(call_by_name(cluster.actor_system, ActorKey.catalog(), method, args))
 
     return SimpleNamespace(
         partitioned=lambda topic, n: call("create_topic", topic=topic, partitions=n),

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import velaray
+from tests.support.by_name import call_by_name
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from velaray.cli.app import main
@@ -79,7 +80,9 @@ def open_clusters(path: Path) -> Iterator[Opened]:
             stack.callback(sites[-1].client.close)
         for site, other in (sites, sites[::-1]):
             urls = {"cluster": other.local.config.name, **other.local.urls}
-            site.local.run(site.local.actor_system.call(ActorKey.catalog(), "update_cluster", urls))
+            site.local.run(
+                call_by_name(site.local.actor_system, ActorKey.catalog(), "update_cluster", urls)
+            )
         yield Opened(*sites, path, json.loads((path / "expected.json").read_text()))
 
 

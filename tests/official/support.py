@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import pulsar
 
+from tests.support.by_name import call_by_name
 from tests.support.local_cluster import LocalCluster
 from velaray.events.ids import ActorKey, TopicName
 from velaray.geo.actor_kinds import make_actor
@@ -50,7 +51,9 @@ class LocalServer:
         self.service_url = cluster.service_url
 
     def call(self, key: ActorKey, method: str, args: dict[str, Any] | None = None) -> Any:
-        return self.cluster.run(self.cluster.actor_system.call(key, method, args), timeout=60.0)
+        return self.cluster.run(
+            call_by_name(self.cluster.actor_system, key, method, args), timeout=60.0
+        )
 
 
 class RayServer:
@@ -68,7 +71,7 @@ class RayServer:
         async def call() -> Any:
             actor_system = RayActorSystem(self.cluster.config, make_actor)
             try:
-                return await actor_system.call(key, method, args)
+                return await call_by_name(actor_system, key, method, args)
             finally:
                 actor_system.drop_rpc()
 

@@ -15,6 +15,7 @@ import pytest
 import velaray
 from tests.official.raw import RawClient
 from tests.official.support import PATIENCE_MS, data, eventually, numbered, receive
+from tests.support.by_name import call_by_name
 from tests.support.local_cluster import LocalCluster
 from tests.support.neighbours import ask, create, introduce, neighbours, settle, stored
 from tests.topology.test_admin_api import Http
@@ -310,7 +311,9 @@ def test_a_client_that_is_connecting_must_look_up_again(tmp_path: Path) -> None:
             await client.subscribe(TOPIC, subscription="s")
             replicator = await RawClient.connect("127.0.0.1", port, CLIENT_VERSION)
             replicator.send(pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=1))
-            await a.actor_system.call(CATALOG, "set_home", {"tenant": "acme", "cluster": "b"})
+            await call_by_name(
+                a.actor_system, CATALOG, "set_home", {"tenant": "acme", "cluster": "b"}
+            )
             assert (await client.next(pb.CommandCloseProducer)).producer_id == 1
             assert (await client.next(pb.CommandCloseConsumer)).consumer_id == 1
             error = await client.next(pb.CommandError)

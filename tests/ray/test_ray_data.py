@@ -12,6 +12,7 @@ import ray
 
 import velaray
 from tests.ray.support import RayNodes
+from tests.support.by_name import call_by_name
 from tests.support.local_cluster import LocalCluster
 from velaray.client.exceptions import InvalidConfiguration, TopicNotFound
 from velaray.events.ids import ActorKey
@@ -64,7 +65,7 @@ def numbers(count, blocks):
 
 def test_a_dataset_reads_the_same_messages_by_wire_and_from_files(cluster, client, topic):
     make = {"topic": topic, "partitions": 2}
-    cluster.run(cluster.actor_system.call(ActorKey.catalog(), "create_topic", make))
+    cluster.run(call_by_name(cluster.actor_system, ActorKey.catalog(), "create_topic", make))
     with client.create_producer(topic) as producer:
         for n in range(60):
             producer.send(b"%d" % n, partition_key=f"k{n}")

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -45,6 +46,7 @@ from tests.sim.loop import SimLoop
 from tests.sim.network import Network
 from tests.sim.stored import audit, expected_journals
 from tests.sim.trimming import Plan
+from tests.support.by_name import call_by_name
 from velaray.actors.catalog.state import Progress
 from velaray.events.ids import ActorKey
 from velaray.geo.replication.replicator_settings import Remote
@@ -217,7 +219,8 @@ class GeoWorld:
         self._stage = "over"
 
     async def _found(self, cluster: SimCluster) -> None:
-        call, catalog, names = cluster.admin.call, ActorKey.catalog(), list(self._plan.clusters)
+        catalog, names = ActorKey.catalog(), list(self._plan.clusters)
+        call = partial(call_by_name, cluster.admin)
         await cluster.open_proxy()
         await call(catalog, "bootstrap", _named(cluster))
         for other in self.clusters.values():
@@ -230,7 +233,8 @@ class GeoWorld:
         await call(catalog, "create_topic", topic)
 
     async def _prepare(self, cluster: SimCluster) -> None:
-        call, catalog, names = cluster.admin.call, ActorKey.catalog(), list(self._plan.clusters)
+        catalog, names = ActorKey.catalog(), list(self._plan.clusters)
+        call = partial(call_by_name, cluster.admin)
         value = json.dumps(names).encode()
         policy = {"namespace": _NAMESPACE, "name": "replication", "value": value}
         await call(catalog, "set_policy", policy)

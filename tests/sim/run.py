@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -59,6 +60,7 @@ from tests.sim.transaction_evidence import (
 from tests.sim.trimming import EVICTION, Excuses, find_excuses, shorten_units
 from tests.sim.uncounted import watch_counts
 from tests.sim.workload import PATTERN, Shared
+from tests.support.by_name import call_by_name
 from velaray.actors.catalog.machine import SYSTEM_TENANT
 from velaray.actors.machine import Reason
 from velaray.actors.sets import acknowledged_ranges
@@ -291,7 +293,8 @@ class World:
         """The whole run."""
         cluster, history = self.cluster, self._history
         await cluster.open_proxy()
-        await cluster.admin.call(
+        await call_by_name(
+            cluster.admin,
             ActorKey.catalog(),
             "bootstrap",
             {"cluster": "sim", "service_url": "pulsar://x:6650", "admin_url": "http://x:8080"},
@@ -382,7 +385,7 @@ class World:
 
     async def _limit(self, topic: str, consumer: int, subscription: int) -> None:
         """How much consumers may hold un-acknowledged."""
-        call, catalog = self.cluster.admin.call, ActorKey.catalog()
+        call, catalog = partial(call_by_name, self.cluster.admin), ActorKey.catalog()
         named = {"topic": f"persistent://{topic}"}
         await call(catalog, "ensure_topic", named)
         for name, value in (
@@ -447,7 +450,7 @@ class World:
         return not left
 
     async def _of(self, key: ActorKey) -> list[int]:
-        stats = await self.cluster.admin.call(key, "stats")
+        stats = await call_by_name(self.cluster.admin, key, "stats")
         self._history.add("log", topic=str(key.topic_name), terminated=stats["terminated"])
         for name, found in stats["subscriptions"].items():
             self._check_active(f"{key} {name}", found, max(key.partition, 0))

@@ -22,6 +22,7 @@ from tests.sim.stored import audit, expected_journals, read_log
 from tests.sim.transaction_checkers import judge_transactions
 from tests.sim.transaction_evidence import collect, unfinished
 from tests.sim.transactions import Transacted
+from tests.support.by_name import call_by_name
 from velaray.aio import Client
 from velaray.broker.coordinator.coordinators import ensure_coordinators
 from velaray.client.enums import InitialPosition
@@ -89,7 +90,7 @@ async def _lived(
 ) -> Seen:
     await cluster.open_proxy()
     names = {"cluster": "sim", "service_url": "pulsar://x:6650", "admin_url": "http://x:8080"}
-    await cluster.admin.call(ActorKey.catalog(), "bootstrap", names)
+    await call_by_name(cluster.admin, ActorKey.catalog(), "bootstrap", names)
     await ensure_coordinators(cluster.admin, 1)
     cluster.traps.append(trap)
     trap.armed = early

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 import velaray
+from tests.support.by_name import call_by_name
 from tests.support.local_cluster import LocalCluster
 from tests.support.spark import missing
 from velaray.events.ids import ActorKey
@@ -69,8 +70,11 @@ def make_topic(cluster):
     """Makes a topic with that many partitions."""
 
     def make(topic, partitions):
-        work = cluster.actor_system.call(
-            ActorKey.catalog(), "create_topic", {"topic": topic, "partitions": partitions}
+        work = call_by_name(
+            cluster.actor_system,
+            ActorKey.catalog(),
+            "create_topic",
+            {"topic": topic, "partitions": partitions},
         )
         cluster.run(work)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import velaray
+from tests.support.by_name import call_by_name
 from tests.support.local_cluster import LocalCluster
 from velaray.client.exceptions import InvalidConfiguration, ReadError, TopicNotFound
 from velaray.events.ids import ActorKey
@@ -100,8 +101,8 @@ def in_order(rows):
 
 
 def test_messages_from_files_equal_those_of_the_service(cluster, client, topic, table):
-    make = cluster.actor_system.call(
-        ActorKey.catalog(), "create_topic", {"topic": topic, "partitions": 2}
+    make = call_by_name(
+        cluster.actor_system, ActorKey.catalog(), "create_topic", {"topic": topic, "partitions": 2}
     )
     cluster.run(make)
     fill(client, topic)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import velaray
+from tests.support.by_name import call_by_name
 
 pytestmark = pytest.mark.slow
 
@@ -94,7 +95,8 @@ def test_new_partitions_are_read_from_their_beginning(
 ):
     make_topic(topic, 1)
     copy()
-    work = cluster.actor_system.call(
+    work = call_by_name(
+        cluster.actor_system,
         velaray.events.ids.ActorKey.catalog(),
         "grow_partitions",
         {"topic": topic, "partitions": 2},

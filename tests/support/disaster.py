@@ -6,6 +6,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
+from tests.support.by_name import call_by_name
 from tests.support.local_cluster import LocalCluster
 from tests.support.neighbours import ask, create, introduce, settle, stored
 from tests.support.waiting import wait_until
@@ -55,7 +56,7 @@ class Disaster:
         key = ActorKey.of_partition(name, found["incarnation"])
 
         def told() -> bool:
-            self.b.run(self.b.actor_system.call(key, "settle_progress", {}))
+            self.b.run(call_by_name(self.b.actor_system, key, "settle_progress", {}))
             return self.backlog() == unacknowledged
 
         wait_until(told, 30)

@@ -11,6 +11,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from tests.support.by_name import call_by_name
 from velaray.admin.api import serve_admin
 from velaray.broker.coordinator.coordinators import ensure_coordinators
 from velaray.broker.proxy.proxy import Proxy
@@ -95,7 +96,8 @@ class LocalCluster:
         self.proxy = Proxy(self.actor_system)
         await self.proxy.start(self._service_port)
         self._admin, self._admin_port = await serve_admin(self.actor_system, self.config.host, 0)
-        await self.actor_system.call(
+        await call_by_name(
+            self.actor_system,
             ActorKey.catalog(),
             "bootstrap",
             {"cluster": self.config.name, **self.urls},

@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.by_name import call_by_name
 from tests.support.local_cluster import LocalCluster
 from velaray.events.ids import ActorKey, TopicName
 
 
 def ask(running: LocalCluster, method: str, **args: Any) -> Any:
     """Call the catalog of a cluster."""
-    return running.run(running.actor_system.call(ActorKey.catalog(), method, args))
+    return running.run(call_by_name(running.actor_system, ActorKey.catalog(), method, args))
 
 
 def introduce(here: LocalCluster, there: LocalCluster, token: str = "", **more: Any) -> None:
@@ -57,6 +58,6 @@ def stored(cluster: LocalCluster, topic: str) -> int:
     for found in ask(cluster, "topics", namespace=name.namespace_name):
         if found["topic"] == str(name):
             key = ActorKey.of_partition(name, found["incarnation"])
-            entries: int = cluster.run(cluster.actor_system.call(key, "stats"))["entries"]
+            entries: int = cluster.run(call_by_name(cluster.actor_system, key, "stats"))["entries"]
             return entries
     return 0

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tests.journal.testing import started, write
+from tests.support.by_name import call_by_name
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from velaray.aio import Client
@@ -59,7 +60,7 @@ def actor(cluster: LocalCluster) -> GarbageCollector:
 
 def counts(cluster: LocalCluster) -> dict[str, int]:
     """The garbage collector's counts since its start; the call activates it if necessary."""
-    return cluster.run(cluster.actor_system.call(GARBAGE_COLLECTOR, "describe"))["counts"]
+    return cluster.run(call_by_name(cluster.actor_system, GARBAGE_COLLECTOR, "describe"))["counts"]
 
 
 def wait_for(cluster: LocalCluster, **wanted: int) -> dict[str, int]:

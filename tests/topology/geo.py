@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from tests.support.by_name import call_by_name
 from tests.support.local_cluster import REPLICATION_SECRET
 from velaray.actors.partition.machine import Publish
 from velaray.actors.subscription.cursor import mask_to_words
@@ -114,9 +115,9 @@ class Site:
 
     async def start(self) -> None:
         names = {"cluster": self.name, "service_url": "pulsar://h:1", "admin_url": "http://h:2"}
-        await self.actor_system.call(ActorKey.catalog(), "bootstrap", names)
-        found = await self.actor_system.call(
-            ActorKey.catalog(), "ensure_topic", {"topic": str(TOPIC)}
+        await call_by_name(self.actor_system, ActorKey.catalog(), "bootstrap", names)
+        found = await call_by_name(
+            self.actor_system, ActorKey.catalog(), "ensure_topic", {"topic": str(TOPIC)}
         )
         self.key = ActorKey.of_partition(TOPIC, found["incarnation"])
         await self.partition()
@@ -132,7 +133,7 @@ class Site:
         return Client(await self.partition())
 
     async def call(self, method: str, **args: Any) -> Any:
-        return await self.actor_system.call(self.key, method, args)
+        return await call_by_name(self.actor_system, self.key, method, args)
 
     async def publish(self, number: int, messages: int = 1, producer: str = "p") -> Position:
         """Store an entry that says who sent it; the same number is a duplicate."""

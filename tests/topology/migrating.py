@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import pulsar
 
+from tests.support.by_name import call_by_name
 from tests.support.local_cluster import LocalCluster
 from tests.support.neighbours import ask, create, neighbours
 from tests.support.waiting import wait_until
@@ -72,7 +73,7 @@ class Move(Official):
 
     def stats(self, cluster: LocalCluster, topic: str) -> dict[str, Any]:
         key = self.partition(cluster, topic)
-        return dict(cluster.run(cluster.actor_system.call(key, "stats")))
+        return dict(cluster.run(call_by_name(cluster.actor_system, key, "stats")))
 
 
 class Publishing:

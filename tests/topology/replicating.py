@@ -12,6 +12,7 @@ import pulsar
 import pytest
 
 from tests.official.raw import RawClient
+from tests.support.by_name import call_by_name
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from velaray.actors.catalog.state import Scope
@@ -90,7 +91,7 @@ class Cluster(Official):
 
     def call(self, key: ActorKey, method: str, args: dict[str, Any] | None = None) -> Any:
         """Call an actor."""
-        return self.local.run(self.local.actor_system.call(key, method, args))
+        return self.local.run(call_by_name(self.local.actor_system, key, method, args))
 
     def partition(self, topic: str) -> ActorKey:
         """The partition's key; the topic is made if need be."""

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.official.raw import RawClient
+from tests.support.by_name import call_by_name
 from tests.support.local_cluster import LocalCluster
 from velaray.events.ids import ActorKey, TopicName
 from velaray.schemas import SchemaInfo, SchemaType
@@ -131,7 +132,7 @@ class World:
 
     async def call(self, key: ActorKey, method: str, args: dict[str, Any] | None = None) -> Any:
         """Call an actor."""
-        work = self.cluster.actor_system.call(key, method, args)
+        work = call_by_name(self.cluster.actor_system, key, method, args)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.cluster.loop))
 
     async def partition(self, number: int = -1) -> ActorKey:

@@ -14,6 +14,7 @@ import pulsar
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from tests.support.by_name import call_by_name
 from tests.support.local_cluster import LocalCluster
 from velaray.admin import subscriptions as admin_subscriptions
 from velaray.admin.api import admin_app, serve_admin
@@ -679,7 +680,7 @@ def test_a_deleted_topic_leaves_nothing_to_its_successor(
 def decide_deletion(cluster: LocalCluster, topic: str) -> None:
     """Stop a deletion after its decision and one partition's journal."""
     arguments = {"topic": str(TopicName.parse(topic))}
-    cluster.run(cluster.actor_system.call(ActorKey.catalog(), "delete_topic", arguments))
+    cluster.run(call_by_name(cluster.actor_system, ActorKey.catalog(), "delete_topic", arguments))
     partition = min(journals(cluster, topic))
     cluster.run(cluster.actor_system.dismiss(ActorKey.parse(partition)))
     cluster.run(cluster.actor_system.store.delete_journal(partition))
@@ -719,7 +720,9 @@ def test_leftovers_of_a_deleted_topic_are_removed_without_touching_its_successor
     client.subscribe("phoenix", "s").close()
     topic = TopicName.parse("phoenix")
     cluster.run(
-        cluster.actor_system.call(ActorKey.catalog(), "delete_topic", {"topic": str(topic)})
+        call_by_name(
+            cluster.actor_system, ActorKey.catalog(), "delete_topic", {"topic": str(topic)}
+        )
     )
     old = journals(cluster, "phoenix")
     cluster.run(cluster.actor_system.dismiss(ActorKey.parse(min(old))))

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.by_name import call_by_name
 from tests.support.local_cluster import LocalCluster
 from tests.topology.test_admin_api import V2, Http
-from velaray.broker.catalog.messages import PoliciesChanged, Watch
+from velaray.broker.catalog.messages import PoliciesChanged, Topic, Watch
 from velaray.client.admin import Admin, Conflict, Invalid, NotFound, PreconditionFailed
 from velaray.events.ids import ActorKey
 from velaray.topology.messages import Codec, Message, Request
@@ -49,7 +50,7 @@ def acme(admin: Admin) -> Admin:
 
 
 def ask(running: LocalCluster, method: str, **args: Any) -> Any:
-    return running.run(running.actor_system.call(ActorKey.catalog(), method, args))
+    return running.run(call_by_name(running.actor_system, ActorKey.catalog(), method, args))
 
 
 def serving(cluster: LocalCluster) -> dict[str, Any]:
@@ -231,12 +232,6 @@ class Watcher:
         self.notices = 0
         self.heard = asyncio.Event()
 
-    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
-        raise AssertionError("the catalog sends no requests")
-
-    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
-        raise AssertionError("the catalog sends typed notices")
-
     async def answer(self, rpc_connection: RpcConnection, request: Request[Any]) -> Any:
         raise AssertionError("the catalog sends no requests")
 
@@ -253,7 +248,7 @@ def test_watchers_are_notified_of_clusters_and_tenants(acme: Admin, cluster: Loc
 
     async def watch(topic: str, watcher: Watcher) -> None:
         rpc_connection = await cluster.actor_system.open_rpc(ActorKey.catalog(), watcher)
-        found = await rpc_connection.request("topic", {"topic": topic})
+        found = await rpc_connection.ask(Topic(topic))
         await rpc_connection.ask(Watch(topic, found["incarnation"]))
 
     async def heard(watcher: Watcher) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.by_name import call_by_name
 from velaray.aio import Client, Consumer
 from velaray.broker.partition.compacted_entries import contents
 from velaray.broker.partition.partition_actor import PartitionActor
@@ -43,7 +44,7 @@ class Setting:
 
     async def start(self) -> None:
         names = {"cluster": "c", "service_url": "pulsar://h:1", "admin_url": "http://h:2"}
-        await self.actor_system.call(ActorKey.catalog(), "bootstrap", names)
+        await call_by_name(self.actor_system, ActorKey.catalog(), "bootstrap", names)
         await self.proxy.start(0)
         self.client = Client(f"pulsar://127.0.0.1:{self.proxy.port}")
 
@@ -504,7 +505,7 @@ def test_a_topic_is_compacted_when_it_has_grown_by_the_threshold(monkeypatch) ->
         async def threshold(size: int) -> None:
             value = {"namespace": "public/default", "value": b"%d" % size}
             arguments = {**value, "name": "compactionThreshold"}
-            await setting.actor_system.call(ActorKey.catalog(), "set_policy", arguments)
+            await call_by_name(setting.actor_system, ActorKey.catalog(), "set_policy", arguments)
             async with asyncio.timeout(5):
                 while setting.partition.policies.raw["compactionThreshold"] != size:
                     await asyncio.sleep(0.005)

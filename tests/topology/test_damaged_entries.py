@@ -11,6 +11,7 @@ import pytest
 
 import velaray
 from tests.official.raw import RawClient
+from tests.support.by_name import call_by_name
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from velaray.broker.partition.partition_actor import PartitionActor
@@ -72,7 +73,7 @@ class Damaged:
         return actor
 
     def call(self, method: str, **args: Any) -> Any:
-        return self.cluster.run(self.cluster.actor_system.call(self.key, method, args))
+        return self.cluster.run(call_by_name(self.cluster.actor_system, self.key, method, args))
 
     def holdups(self, name: str) -> list[str]:
         found = self.call("describe_subscription", name=name)

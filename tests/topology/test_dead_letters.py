@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import velaray
+from tests.support.by_name import call_by_name
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from tests.topology.schema_wire import ONE, TWO, World
@@ -178,9 +179,9 @@ def stats(cluster: LocalCluster, topic: str) -> Any:
 
     async def ask() -> Any:
         args = {"topic": topic}
-        found = await cluster.actor_system.call(ActorKey.catalog(), "ensure_topic", args)
+        found = await call_by_name(cluster.actor_system, ActorKey.catalog(), "ensure_topic", args)
         key = ActorKey.of_partition(TopicName.parse(topic), found["incarnation"])
-        return await cluster.actor_system.call(key, "stats")
+        return await call_by_name(cluster.actor_system, key, "stats")
 
     return cluster.run(ask())
 

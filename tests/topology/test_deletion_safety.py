@@ -12,6 +12,7 @@ import pulsar
 import pytest
 
 import velaray
+from tests.support.by_name import call_by_name
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from tests.topology.deleting import (
@@ -98,7 +99,7 @@ def test_the_official_client_is_refused(cluster: LocalCluster) -> None:
 
 def partition_of(cluster: LocalCluster, number: int) -> ActorKey:
     wanted = {"topic": str(EVENTS)}
-    found = cluster.run(cluster.actor_system.call(ActorKey.catalog(), "topic", wanted))
+    found = cluster.run(call_by_name(cluster.actor_system, ActorKey.catalog(), "topic", wanted))
     return ActorKey.of_partition(EVENTS.of_partition(number), found["incarnation"])
 
 

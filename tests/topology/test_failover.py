@@ -11,6 +11,7 @@ import pulsar
 import pytest
 from click.testing import CliRunner
 
+from tests.support.by_name import call_by_name
 from tests.support.local_cluster import LocalCluster
 from tests.support.neighbours import ask, create, introduce, settle
 from tests.support.waiting import wait_until
@@ -50,13 +51,13 @@ def lost(move: Move, a: LocalCluster, b: LocalCluster) -> None:
     acknowledgements, only ``a`` knows."""
     ask(a, "create_topic", topic=TOPIC)
     wanted = {"name": "s", "position": "earliest", "properties": FOLLOWED}
-    a.run(a.actor_system.call(move.partition(a, TOPIC), "create_subscription", wanted))
+    a.run(call_by_name(a.actor_system, move.partition(a, TOPIC), "create_subscription", wanted))
     move.publish(TOPIC, numbers(10))
     consumed(move, 10, keep=set(numbers(10)) - {b"0", b"1", b"4", b"7"})
     there = move.partition(b, TOPIC) if wait_until(lambda: caught_up(move), 30) else None
 
     def synced() -> bool:
-        b.run(b.actor_system.call(there, "settle_progress", {}))
+        b.run(call_by_name(b.actor_system, there, "settle_progress", {}))
         return backlog(move, b) == 6
 
     wait_until(synced, 30)

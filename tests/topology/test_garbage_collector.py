@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.by_name import call_by_name
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from tests.topology.deleting import (
@@ -172,7 +173,9 @@ def test_several_garbage_collectors_share_the_work(tmp_path: Path) -> None:
 
         def of_each(name: str) -> list[int]:
             deleters = map(ActorKey.of_garbage_collector, range(3))
-            found = [cluster.run(cluster.actor_system.call(key, "describe")) for key in deleters]
+            found = [
+                cluster.run(call_by_name(cluster.actor_system, key, "describe")) for key in deleters
+            ]
             return [each["counts"][name] for each in found]
 
         wait_until(lambda: sum(of_each("deleted")) == 36, 30.0)  # counted once the event is done
@@ -183,7 +186,7 @@ def test_several_garbage_collectors_share_the_work(tmp_path: Path) -> None:
 def test_a_garbage_collector_counts_its_work(cluster: LocalCluster) -> None:
     one_unlisted(cluster)
     found = wait_for(cluster, deleted=1)
-    samples = cluster.run(cluster.actor_system.call(GARBAGE_COLLECTOR, "metrics"))
+    samples = cluster.run(call_by_name(cluster.actor_system, GARBAGE_COLLECTOR, "metrics"))
     values = {name: value for name, _, value in samples}
     assert values["velaray_ledger_deletion_deleted_total"] == found["deleted"] == 1
     assert set(values) == {f"velaray_ledger_deletion_{name}_total" for name in found}
@@ -200,6 +203,6 @@ def test_invalid_requests_are_refused(cluster: LocalCluster) -> None:
         assert refused.value.kind == Reason.INVALID
     with pytest.raises(RemoteError, match=r"message EnqueueDeletion, field ledger_ids"):
         args = {"journal": "partition/x", "ledger_ids": "all"}
-        cluster.run(cluster.actor_system.call(GARBAGE_COLLECTOR, "enqueue_deletion", args))
+        cluster.run(call_by_name(cluster.actor_system, GARBAGE_COLLECTOR, "enqueue_deletion", args))
     with pytest.raises(RemoteError, match="has no method 'burn'"):
-        cluster.run(cluster.actor_system.call(GARBAGE_COLLECTOR, "burn"))
+        cluster.run(call_by_name(cluster.actor_system, GARBAGE_COLLECTOR, "burn"))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.by_name import call_by_name
 from velaray.events.ids import ActorKey, TopicName
 from velaray.geo.actor_kinds import make_actor
 from velaray.journal.errors import StorageFull
@@ -16,6 +17,7 @@ from velaray.topology import actor_system as actor_system_module
 from velaray.topology.actor_system import Unreachable
 from velaray.topology.config import ClusterConfig
 from velaray.topology.in_process import InProcessActorSystem
+from velaray.topology.messages import Message
 from velaray.topology.rpc import RemoteError
 
 TOPIC = TopicName.parse("persistent://public/default/t")
@@ -31,8 +33,10 @@ def with_actor_system(
             ClusterConfig("nowhere", 1, b"key", deleters=0), MemoryStore(), make_actor
         )
         names = {"cluster": "c", "service_url": "pulsar://h:1", "admin_url": "http://h:2"}
-        await actor_system.call(ActorKey.catalog(), "bootstrap", names)
-        found = await actor_system.call(ActorKey.catalog(), "ensure_topic", {"topic": str(TOPIC)})
+        await call_by_name(actor_system, ActorKey.catalog(), "bootstrap", names)
+        found = await call_by_name(
+            actor_system, ActorKey.catalog(), "ensure_topic", {"topic": str(TOPIC)}
+        )
         await scenario(actor_system, ActorKey.of_partition(TOPIC, found["incarnation"]))
         await actor_system.stop()
 
@@ -49,10 +53,10 @@ def test_an_actor_becomes_idle_after_a_call(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(actor_system_module, "RPC_KEPT_S", 0.02)
 
     async def scenario(actor_system: InProcessActorSystem, key: ActorKey) -> None:
-        await actor_system.call(key, "stats")
+        await call_by_name(actor_system, key, "stats")
         await until(lambda: actor_system.actors[key].idle())
         await until(lambda: not actor_system._rpc_connections and not actor_system._dialling)
-        assert (await actor_system.call(key, "stats"))["entries"] == 0
+        assert (await call_by_name(actor_system, key, "stats"))["entries"] == 0
 
     with_actor_system(scenario)
 
@@ -61,18 +65,18 @@ def test_a_connection_in_use_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(actor_system_module, "RPC_KEPT_S", 0.05)
 
     async def scenario(actor_system: InProcessActorSystem, key: ActorKey) -> None:
-        await actor_system.call(key, "stats")
+        await call_by_name(actor_system, key, "stats")
         rpc_connection = actor_system._rpc_connections[key]
         for _ in range(20):
             await asyncio.sleep(0.01)
-            await actor_system.call(key, "stats")
+            await call_by_name(actor_system, key, "stats")
         assert actor_system._rpc_connections[key] is rpc_connection
-        hanging: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        monkeypatch.setattr(actor_system.actors[key], "call", lambda method, args: hanging)
-        call = asyncio.create_task(actor_system.call(key, "stats"))
+        hanging: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        monkeypatch.setattr(actor_system.actors[key], "handle", lambda request: hanging)
+        call = asyncio.create_task(call_by_name(actor_system, key, "stats"))
         await asyncio.sleep(0.15)
-        hanging.set_result(None)
-        assert await call is None
+        hanging.set_result({})
+        assert await call == {}
         assert actor_system._rpc_connections[key] is rpc_connection
 
     with_actor_system(scenario)
@@ -92,12 +96,12 @@ def test_the_failure_of_an_actor_reaches_its_caller(
     async def scenario(actor_system: InProcessActorSystem, key: ActorKey) -> None:
         await actor_system.address(key)
 
-        async def failing(method: str, args: Any) -> None:
+        async def failing(request: Message) -> None:
             raise failure
 
-        monkeypatch.setattr(actor_system.actors[key], "call", failing)
+        monkeypatch.setattr(actor_system.actors[key], "handle", failing)
         with pytest.raises(RemoteError, match=text) as caught:
-            await actor_system.call(key, "stats")
+            await call_by_name(actor_system, key, "stats")
         assert caught.value.kind == kind
 
     with_actor_system(scenario)
@@ -113,7 +117,7 @@ def test_a_call_to_a_stopping_actor_reaches_the_next_one() -> None:
         # As a request that came just before the actor's stop, and is looked at just after.
         await leaving.runtime.close()  # type: ignore[attr-defined]
         call = asyncio.create_task(
-            actor_system.call(catalog, "ensure_topic", {"topic": str(TOPIC)})
+            call_by_name(actor_system, catalog, "ensure_topic", {"topic": str(TOPIC)})
         )
         await until(lambda: catalog not in actor_system._rpc_connections)
         await actor_system.dismiss(catalog)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.by_name import call_by_name
 from tests.topology.test_partition_session import Client
 from velaray.actors.machine import Reason
 from velaray.actors.partition.machine import Publish, StartAt
@@ -52,12 +53,16 @@ class Setting:
 
     async def start(self) -> None:
         names = {"cluster": "c", "service_url": "pulsar://h:1", "admin_url": "http://h:2"}
-        await self.actor_system.call(ActorKey.catalog(), "bootstrap", names)
-        await self.actor_system.call(ActorKey.catalog(), "ensure_topic", {"topic": str(TOPIC)})
+        await call_by_name(self.actor_system, ActorKey.catalog(), "bootstrap", names)
+        await call_by_name(
+            self.actor_system, ActorKey.catalog(), "ensure_topic", {"topic": str(TOPIC)}
+        )
         await self.activate()
 
     async def activate(self) -> None:
-        found = await self.actor_system.call(ActorKey.catalog(), "topic", {"topic": str(TOPIC)})
+        found = await call_by_name(
+            self.actor_system, ActorKey.catalog(), "topic", {"topic": str(TOPIC)}
+        )
         key = ActorKey.of_partition(TOPIC, found["incarnation"])
         await self.actor_system.address(key)
         actor = self.actor_system.actors[key]
@@ -73,7 +78,7 @@ class Setting:
         for name, value in policies.items():
             text = json.dumps(value).encode()
             args = {"namespace": "public/default", "name": name, "value": text}
-            await self.actor_system.call(ActorKey.catalog(), "set_policy", args)
+            await call_by_name(self.actor_system, ActorKey.catalog(), "set_policy", args)
         async with asyncio.timeout(5):
             while any(self.partition.policies.raw[name] != policies[name] for name in policies):
                 await asyncio.sleep(0.001)

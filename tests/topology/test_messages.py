@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.by_name import call_as_ray
 from tests.support.local_cluster import LocalCluster
 from velaray.actors.machine import Reason
 from velaray.events.ids import ActorKey
@@ -149,12 +150,6 @@ class Peer:
     def receive(self, rpc_connection: RpcConnection, notice: Message) -> None:
         self.heard.append(notice)
 
-    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
-        return args
-
-    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
-        raise AssertionError(method)
-
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
         self.closed += 1
 
@@ -175,12 +170,11 @@ def run(scenario: Callable[[RpcConnection, Peer], Awaitable[None]], faults: int 
     asyncio.run(main())
 
 
-def test_a_connection_carries_typed_and_untyped_messages_in_order() -> None:
+def test_a_connection_carries_messages_in_order() -> None:
     async def scenario(rpc_connection: RpcConnection, peer: Peer) -> None:
         rpc_connection.tell(Flow(1, 5))
         rpc_connection.tell(Nothing())
         assert await rpc_connection.ask(Count(4)) == 5
-        assert await rpc_connection.request("echo", [1]) == [1]
         assert await rpc_connection.ask(Locate("c")) == {"offset": 1, "held": {2: "c"}}
         assert peer.heard == [Flow(1, 5), Nothing()]
         with pytest.raises(RemoteError, match="no name"):
@@ -216,23 +210,20 @@ def test_a_malformed_notice_closes_the_connection() -> None:
     run(scenario, faults=1)
 
 
-def test_a_peer_without_typed_messages_refuses_them() -> None:
-    class Plain:
-        async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
-            return args
-
-        def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
-            """None come."""
-
-        def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
-            """Nothing to do."""
-
+def test_an_end_that_accepts_no_messages_refuses_them() -> None:
     async def main() -> None:
-        listener = RpcListener(KEY)
-        RpcServer(Plain(), ACTOR, listener).serve()
-        rpc_connection = await connect(HOST, await listener.open(HOST), ACTOR, Plain(), KEY)
-        with pytest.raises(RemoteError, match="no typed requests"):
-            await rpc_connection.ask(Count(1))
+        listener, calling = RpcListener(KEY), Peer()
+        server = RpcServer(Peer(), ACTOR, listener)
+        server.serve()
+        calling.accepts = Codec()
+        rpc_connection = await connect(HOST, await listener.open(HOST), ACTOR, calling, KEY)
+        assert await rpc_connection.ask(Count(1)) == 2
+        (answering,) = server.connections
+        with pytest.raises(
+            RemoteError, match=r"unknown message 'Count'; known: \(none\)"
+        ) as refused:
+            await answering.ask(Count(1))
+        assert refused.value.kind == Reason.INVALID
         listener.stop()
 
     asyncio.run(main())
@@ -278,5 +269,5 @@ def test_the_catalog_refuses_malformed_calls(
 ) -> None:
     with LocalCluster(tmp_path) as cluster:
         with pytest.raises(RemoteError, match=re.escape(fault)) as refused:
-            cluster.run(cluster.actor_system.call(ActorKey.catalog(), method, args))
+            cluster.run(call_as_ray(cluster.actor_system, ActorKey.catalog(), method, args))
         assert refused.value.kind == Reason.INVALID

@@ -12,6 +12,7 @@ import pulsar
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.by_name import call_by_name
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from velaray.admin.metrics import as_text, gathered
@@ -201,5 +202,7 @@ def test_rates_are_means_over_windows() -> None:
 
 
 def incarnation(cluster: LocalCluster, topic: str) -> int:
-    found = cluster.run(cluster.actor_system.call(ActorKey.catalog(), "topic", {"topic": topic}))
+    found = cluster.run(
+        call_by_name(cluster.actor_system, ActorKey.catalog(), "topic", {"topic": topic})
+    )
     return int(found["incarnation"])

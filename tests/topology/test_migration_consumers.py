@@ -13,6 +13,7 @@ import pulsar
 import pytest
 
 import velaray
+from tests.support.by_name import call_by_name
 from tests.support.waiting import wait_until
 from tests.topology.migrating import PATIENCE_S, Move, Publishing, migrating, numbers
 from tests.topology.replicating import received
@@ -207,7 +208,7 @@ def test_the_migration_transfers_the_last_acknowledgements(
     async def acknowledging(driver: Driver, phase: Phase) -> None:
         if phase is Phase.FENCED:  # all was brought there once; there is no fence yet
             for key in await driver._partitions():
-                await driver.actor_system.call(key, "skip_to", {"name": "s", "offset": 7})
+                await call_by_name(driver.actor_system, key, "skip_to", {"name": "s", "offset": 7})
         await advance(driver, phase)
 
     monkeypatch.setattr(Driver, "_advance", acknowledging)

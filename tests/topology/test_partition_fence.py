@@ -13,6 +13,7 @@ import pulsar
 import pytest
 
 from tests.official.raw import RawClient
+from tests.support.by_name import call_by_name
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from velaray.broker.partition.channel_opening import ChannelOpener
@@ -27,12 +28,14 @@ from velaray.wire.messages import build_entry
 def partition_of(cluster: LocalCluster, topic: str) -> ActorKey:
     name = TopicName.parse(topic)
     catalog = ActorKey.catalog()
-    found = cluster.run(cluster.actor_system.call(catalog, "ensure_topic", {"topic": str(name)}))
+    found = cluster.run(
+        call_by_name(cluster.actor_system, catalog, "ensure_topic", {"topic": str(name)})
+    )
     return ActorKey.of_partition(name, found["incarnation"])
 
 
 def ask(cluster: LocalCluster, key: ActorKey, method: str, **args: Any) -> Any:
-    return cluster.run(cluster.actor_system.call(key, method, args))
+    return cluster.run(call_by_name(cluster.actor_system, key, method, args))
 
 
 def test_a_fence_refuses_everything_and_earlier_requests_are_settled(cluster: LocalCluster) -> None:
@@ -49,7 +52,7 @@ def test_a_fence_refuses_everything_and_earlier_requests_are_settled(cluster: Lo
         client.send_ack(messages[0], 0)  # without a receipt
         client.send_ack(messages[1], 7)
         await client.next(pb.CommandAckResponse)
-        await cluster.actor_system.call(key, "fence", {"migration": 1})
+        await call_by_name(cluster.actor_system, key, "fence", {"migration": 1})
         await client.next(pb.CommandCloseProducer)
         await client.next(pb.CommandCloseConsumer)
         metadata = pb.MessageMetadata(producer_name="p", sequence_id=3, publish_time=1)
@@ -87,13 +90,13 @@ def test_a_consumer_that_subscribes_while_the_fence_is_set_gets_nothing(
         address = await cluster.actor_system.reach(key)
         client = await RawClient.connect(address.host, address.service_port)
         topic = str(key.topic_name)
-        await cluster.actor_system.call(key, "create_subscription", {"name": "s"})
+        await call_by_name(cluster.actor_system, key, "create_subscription", {"name": "s"})
         await client.produce(topic, [b"0"])
         monkeypatch.setattr(ChannelOpener, "connect", slowly)
         subscribe = {"subscription": "s", "subType": pb.CommandSubscribe.Shared, "consumer_id": 2}
         client.send(pb.CommandSubscribe(topic=topic, request_id=6, **subscribe))
         await connecting.wait()
-        await cluster.actor_system.call(key, "fence", {"migration": 1})
+        await call_by_name(cluster.actor_system, key, "fence", {"migration": 1})
         go_on.set()
         assert (await client.next(pb.CommandError)).error == pb.ServiceNotReady
 
@@ -156,7 +159,7 @@ def test_acknowledgements_are_refused_behind_a_durable_fence(cluster: LocalClust
         assert isinstance(partition, PartitionActor)
         async with partition.subscriptions.lock("s"):  # its channel can't be closed yet
             fencing = asyncio.ensure_future(
-                cluster.actor_system.call(key, "fence", {"migration": 1})
+                call_by_name(cluster.actor_system, key, "fence", {"migration": 1})
             )
             await client.next(pb.CommandCloseProducer)
             assert (await client.ack(message, 5)).error == pb.ServiceNotReady
@@ -279,7 +282,9 @@ def test_a_message_without_a_receipt_gets_none_behind_the_fence(
 
         for _ in range(100):
             publish()
-        fencing = asyncio.ensure_future(cluster.actor_system.call(key, "fence", {"migration": 1}))
+        fencing = asyncio.ensure_future(
+            call_by_name(cluster.actor_system, key, "fence", {"migration": 1})
+        )
         while pb.CommandCloseProducer not in map(type, client.history):
             publish()
             await asyncio.sleep(0)

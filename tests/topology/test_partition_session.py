@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.by_name import call_by_name
 from velaray.actors.machine import Reason
 from velaray.actors.partition.machine import DeleteSubscription, Publish, StartAt
 from velaray.actors.runtime import Stopped
@@ -80,9 +81,9 @@ class Setting:
 
     async def start(self) -> None:
         names = {"cluster": "c", "service_url": "pulsar://h:1", "admin_url": "http://h:2"}
-        await self.actor_system.call(ActorKey.catalog(), "bootstrap", names)
-        found = await self.actor_system.call(
-            ActorKey.catalog(), "ensure_topic", {"topic": str(TOPIC)}
+        await call_by_name(self.actor_system, ActorKey.catalog(), "bootstrap", names)
+        found = await call_by_name(
+            self.actor_system, ActorKey.catalog(), "ensure_topic", {"topic": str(TOPIC)}
         )
         key = ActorKey.of_partition(TOPIC, found["incarnation"])
         await self.actor_system.address(key)

@@ -12,6 +12,7 @@ import pytest
 
 from tests.sim.loop import SimLoop
 from tests.sim.network import Network
+from tests.support.by_name import call_by_name
 from tests.support.local_cluster import REPLICATION_SECRET
 from tests.topology.geo import Client, proved
 from velaray.actors.partition.remote_transactions import remote_id
@@ -120,10 +121,10 @@ class West:
 
     async def start(self) -> None:
         names = {"cluster": "west", "service_url": "pulsar://h:1", "admin_url": "http://h:2"}
-        await self.actor_system.call(ActorKey.catalog(), "bootstrap", names)
+        await call_by_name(self.actor_system, ActorKey.catalog(), "bootstrap", names)
         for topic in LOGS:
-            found = await self.actor_system.call(
-                ActorKey.catalog(), "ensure_topic", {"topic": topic}
+            found = await call_by_name(
+                self.actor_system, ActorKey.catalog(), "ensure_topic", {"topic": topic}
             )
             self.keys[topic] = ActorKey.of_partition(TopicName.parse(topic), found["incarnation"])
             await self.partition(topic)
@@ -145,7 +146,7 @@ class West:
     async def call(self, topic: str, method: str, **args: Any) -> Any:
         while True:
             try:
-                return await self.actor_system.call(self.keys[topic], method, args)
+                return await call_by_name(self.actor_system, self.keys[topic], method, args)
             except TRANSIENT:
                 await asyncio.sleep(MOMENT_S)
 

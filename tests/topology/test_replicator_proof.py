@@ -7,6 +7,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
+from tests.support.by_name import call_by_name
 from tests.support.local_cluster import REPLICATION_SECRET
 from tests.topology.geo import TOPIC, Client, Replicator, Site, proved, run, stamped
 from tests.topology.replicating import Cluster, clusters, soon
@@ -87,7 +88,7 @@ def test_a_forged_replicator_makes_nothing_a_duplicate() -> None:
 def test_an_invalid_proof_is_refused_with_a_remedy(metadata: list[pb.KeyValue]) -> None:
     async def scenario(east: Site, west: Site) -> None:
         there = {"cluster": "east", "service_url": "pulsar://h:1", "admin_url": "http://h:2"}
-        await west.actor_system.call(ActorKey.catalog(), "register_cluster", there)
+        await call_by_name(west.actor_system, ActorKey.catalog(), "register_cluster", there)
         why = await told(await intruder(west), hello(metadata))
         assert "replicator of cluster 'east' is refused" in why
         assert "--replication-secret" in why

@@ -11,23 +11,31 @@ from typing import Any
 import pytest
 
 from velaray.topology import rpc
+from velaray.topology.messages import Codec, Message, Request
 from velaray.topology.rpc import RpcConnection, RpcConnectionClosed, connect
 from velaray.topology.rpc_server import RpcListener, RpcServer
 
 HOST, KEY, ACTOR = "127.0.0.1", b"key", "an actor"
 
 
+class Say(Request[str]):
+    text: str
+
+
 class Peer:
-    """Answers every request with its arguments, and records closed connections."""
+    """Answers with what was said, and records closed connections."""
 
     def __init__(self) -> None:
         self.closed: list[RpcConnection] = []
 
-    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
-        return args
+    accepts = Codec(Say)
 
-    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
-        raise AssertionError(f"nobody sends notices: {method}")
+    async def answer(self, rpc_connection: RpcConnection, request: Request[Any]) -> Any:
+        assert isinstance(request, Say)
+        return request.text
+
+    def receive(self, rpc_connection: RpcConnection, notice: Message) -> None:
+        raise AssertionError(f"nobody sends notices: {notice}")
 
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
         self.closed.append(rpc_connection)
@@ -56,7 +64,7 @@ def test_an_unused_connection_stays_open() -> None:
         server, peer = serve(Peer()), Peer()
         rpc_connection = await connect(HOST, await server.open(HOST), ACTOR, peer, KEY)
         await asyncio.sleep(0.02 * (rpc.SILENT_TURNS + 7))
-        assert await rpc_connection.request("say", "hello") == "hello"
+        assert await rpc_connection.ask(Say("hello")) == "hello"
         server.stop()
         await until(lambda: peer.closed == [rpc_connection])
 
@@ -69,7 +77,7 @@ def test_a_connection_to_a_silent_peer_is_cut() -> None:
         mute = await loop.create_server(asyncio.Protocol, HOST, 0)
         rpc_connection = await connect(HOST, mute.sockets[0].getsockname()[1], ACTOR, peer, KEY)
         with pytest.raises(RpcConnectionClosed):
-            await rpc_connection.request("say", "hello", timeout=5.0)
+            await rpc_connection.ask(Say("hello"), timeout=5.0)
         assert peer.closed == [rpc_connection]
         mute.close()
 
@@ -95,11 +103,11 @@ def test_a_listener_passes_connections_to_the_actors_that_they_name() -> None:
         port = await listener.open(HOST)
         connections = {name: await connect(HOST, port, name, Peer(), KEY) for name in servers}
         for name, rpc_connection in connections.items():
-            assert await rpc_connection.request("say", name) == name
+            assert await rpc_connection.ask(Say(name)) == name
             assert len(servers[name].connections) == 1
         servers["first"].abort()
         await until(lambda: connections["first"].closed)
-        assert await connections["second"].request("say", "still here") == "still here"
+        assert await connections["second"].ask(Say("still here")) == "still here"
         listener.stop()
         await until(lambda: connections["second"].closed)
 
@@ -119,7 +127,7 @@ def test_a_connection_to_an_actor_that_is_not_served_is_closed(state: str) -> No
         peer = Peer()
         rpc_connection = await connect(HOST, port, actor, peer, KEY)
         with pytest.raises(RpcConnectionClosed):
-            await rpc_connection.request("say", "hello", timeout=5.0)
+            await rpc_connection.ask(Say("hello"), timeout=5.0)
         assert peer.closed == [rpc_connection]
         assert not served.connections
         listener.stop()
@@ -133,7 +141,7 @@ def test_the_newer_activation_gets_the_connections() -> None:
         older, newer = serve(Peer(), ACTOR, listener), serve(Peer(), ACTOR, listener)
         older.stop()
         rpc_connection = await connect(HOST, await newer.open(HOST), ACTOR, Peer(), KEY)
-        assert await rpc_connection.request("say", "hello") == "hello"
+        assert await rpc_connection.ask(Say("hello")) == "hello"
         assert len(newer.connections) == 1
         listener.stop()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.by_name import call_by_name
 from velaray.actors.partition.machine import StartAt
 from velaray.broker.partition.channel_opening import _DispatcherConnection
 from velaray.broker.partition.partition_actor import PartitionActor
@@ -28,8 +29,10 @@ async def _partition_with_a_subscription(
     actor_system: InProcessActorSystem,
 ) -> tuple[PartitionActor, ActorKey]:
     names = {"cluster": "c", "service_url": "pulsar://h:1", "admin_url": "http://h:2"}
-    await actor_system.call(ActorKey.catalog(), "bootstrap", names)
-    found = await actor_system.call(ActorKey.catalog(), "ensure_topic", {"topic": str(TOPIC)})
+    await call_by_name(actor_system, ActorKey.catalog(), "bootstrap", names)
+    found = await call_by_name(
+        actor_system, ActorKey.catalog(), "ensure_topic", {"topic": str(TOPIC)}
+    )
     key = ActorKey.of_partition(TOPIC, found["incarnation"])
     await actor_system.address(key)
     partition = actor_system.actors[key]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.official.raw import RawClient
+from tests.support.by_name import call_by_name
 from velaray.actors.coordinator.machine import Begin, Decide
 from velaray.actors.coordinator.state import Status
 from velaray.broker.coordinator.coordinator_actor import CoordinatorActor
@@ -44,12 +45,14 @@ class Setting:
 
     async def start(self) -> None:
         names = {"cluster": "c", "service_url": "pulsar://h:1", "admin_url": "http://h:2"}
-        await self.actor_system.call(ActorKey.catalog(), "bootstrap", names)
+        await call_by_name(self.actor_system, ActorKey.catalog(), "bootstrap", names)
         await self.enter()
 
     async def enter(self) -> None:
         """Connect to the topic, which is made if there is none, and to the coordinator."""
-        found = await self.actor_system.call(ActorKey.catalog(), "ensure_topic", {"topic": TOPIC})
+        found = await call_by_name(
+            self.actor_system, ActorKey.catalog(), "ensure_topic", {"topic": TOPIC}
+        )
         self.key = ActorKey.of_partition(TopicName.parse(TOPIC), found["incarnation"])
         self.producer = await self.connect(self.key)
         self.producer.send(
@@ -328,10 +331,14 @@ def test_a_partition_activates_the_coordinators_of_its_open_transactions() -> No
 def test_a_deleted_topic_does_not_block_completion() -> None:
     async def scenario(setting: Setting) -> None:
         other = "persistent://public/default/other"
-        await setting.actor_system.call(ActorKey.catalog(), "ensure_topic", {"topic": other})
+        await call_by_name(
+            setting.actor_system, ActorKey.catalog(), "ensure_topic", {"topic": other}
+        )
         transaction = await setting.begin(TOPIC, other)
         await setting.publish(b"1", transaction)
-        await setting.actor_system.call(ActorKey.catalog(), "delete_topic", {"topic": other})
+        await call_by_name(
+            setting.actor_system, ActorKey.catalog(), "delete_topic", {"topic": other}
+        )
         assert not (await setting.end(transaction)).HasField("error")
         assert await payloads(await setting.consume(), 1) == [b"1"]
 

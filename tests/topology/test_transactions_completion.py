@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.by_name import call_by_name
 from tests.topology.test_transactions import (
     TOPIC,
     Setting,
@@ -111,7 +112,7 @@ def test_a_terminated_topic_completes_its_transactions(commit: bool) -> None:
         transaction = await setting.begin(TOPIC)
         await setting.publish(b"1")
         await setting.publish(b"2", transaction)
-        await setting.actor_system.call(setting.key, "terminate", {})
+        await call_by_name(setting.actor_system, setting.key, "terminate", {})
         assert await payloads(consumer, 1) == [b"1"]
         assert setting.partition.log.visibility.readable_end == 1
         assert not (await setting.end(transaction, commit)).HasField("error")
@@ -225,7 +226,7 @@ def test_a_deleted_topics_successor_applies_its_own_transactions() -> None:
         transaction = await setting.begin(TOPIC)
         await setting.publish(b"gone", transaction)
         deleted = {"topic": TOPIC}
-        await setting.actor_system.call(ActorKey.catalog(), "delete_topic", deleted)
+        await call_by_name(setting.actor_system, ActorKey.catalog(), "delete_topic", deleted)
         await setting.enter()
         await setting.publish(b"kept", transaction)
         assert setting.partition.log.visibility.readable_end == 0

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.by_name import call_as_ray
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from velaray.actors.machine import Reason
@@ -109,7 +110,7 @@ def test_a_malformed_request_is_refused(
     cluster: LocalCluster, kind: str, method: str, args: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(RemoteError) as refused:
-        cluster.run(cluster.actor_system.call(key_of(cluster, kind), method, args))
+        cluster.run(call_as_ray(cluster.actor_system, key_of(cluster, kind), method, args))
     assert refused.value.kind == Reason.INVALID
     assert text in refused.value.message
 
@@ -151,7 +152,7 @@ def test_a_replicator_tells_everyone_its_status(
 ) -> None:
     ask = cluster.actor_system.request
     assert not cluster.run(ask(replicator, Status()))["connected"]
-    assert not cluster.run(cluster.actor_system.call(replicator, "status"))["connected"]
+    assert not cluster.run(call_as_ray(cluster.actor_system, replicator, "status", {}))["connected"]
     assert not cluster.run(ask(replicator, Describe()))["replicator"]["connected"]
 
 
