@@ -51,6 +51,7 @@ RULES: dict[str, Rule] = {
     "nothing sleeps": lambda root: tidy_rules.nothing_sleeps(root, SLEEPERS),
     "back-off is in one module": tidy_rules.back_off_is_in_one_module,
     "jitter comes from the actor system": tidy_rules.jitter_comes_from_the_actor_system,
+    "actors send typed requests": tidy_rules.actors_send_typed_requests,
     "no word of the workplace": tidy_rules.no_word_of_the_workplace,
     "layers are typed packages": tidy_rules.layers_are_typed_packages,
     "documents point at files": tidy_rules.documents_point_at_files,
@@ -463,6 +464,21 @@ def test_back_off_by_hand_is_caught(tmp_path: Path, loop: str) -> None:
 def test_rounds_and_back_off_by_the_module_are_not_faults(tmp_path: Path, loop: str) -> None:
     text = "async def f():\n" + "\n".join(f"  {line}" for line in loop.splitlines())
     assert tidy_rules.back_off_is_in_one_module(tree(tmp_path, broker__m_py=text)) == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        'self._partition.call("stats", {})',
+        'actor_system.call(key, "seek", {"name": "s"})',
+        "actor_system.call(key, method, args)",
+    ],
+)
+def test_calling_an_actor_by_name_is_caught(tmp_path: Path, call: str) -> None:
+    typed = 'actor_system.request(key, Stats()), handle.call.remote("stats"), loop.call(fed)'
+    root = tree(tmp_path, broker__m_py=call, admin__m_py=typed, topology__m_py=call)
+    (found,) = tidy_rules.actors_send_typed_requests(root)
+    assert "broker/m.py:1: an actor is called by name" in found
 
 
 @pytest.mark.parametrize("call", ["Backoff()", "retry.Backoff(0.1, 30.0)"])

@@ -580,6 +580,28 @@ def jitter_comes_from_the_actor_system(root: Path) -> list[str]:
     ]
 
 
+def actors_send_typed_requests(root: Path, allowed: Iterable[str] = ("topology/",)) -> list[str]:
+    """Calls of actors by name are for holders of Ray handles, ``handle.call.remote("stats")``, and
+    `topology`, which passes them on."""
+    return [
+        f"{source.at(call)}: an actor is called by name; send a request of its messages.py"
+        for source in sources(root)
+        for call in ast.walk(source.tree)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr == "call"
+        and any(map(_is_name, call.args[:2]))
+        and not source.path.startswith(tuple(allowed))
+    ]
+
+
+def _is_name(argument: ast.expr) -> bool:
+    """Whether it is a text, or what a variable named ``method`` holds."""
+    if isinstance(argument, ast.Name):
+        return argument.id == "method"
+    return isinstance(argument, ast.Constant) and isinstance(argument.value, str)
+
+
 def _sleeps_between_attempts(loop: ast.While | ast.For | ast.AsyncFor) -> Iterator[ast.Call]:
     handlers = [node for node in ast.walk(loop) if isinstance(node, ast.ExceptHandler)]
     in_handlers = {inner for handler in handlers for inner in ast.walk(handler)}
