@@ -27,6 +27,7 @@ from velaray.actors.subscription.pending_sets import PendingAcks
 from velaray.broker.coordinator.coordinator_actor import CoordinatorActor
 from velaray.broker.coordinator.transaction_completion import TransactionCompletion, Untold
 from velaray.broker.partition.channel.feed import DispatcherFeed
+from velaray.broker.partition.messages import EndTransaction
 from velaray.broker.partition.transaction_admission import TransactionAdmission
 from velaray.broker.partition.visibility import Visibility
 from velaray.client.acks import AckTracker
@@ -92,9 +93,9 @@ def _send_verdicts_before_deciding(original: Any) -> Any:
     async def end(self: CoordinatorActor, command: Decide) -> Any:
         known = self.runtime.state.unfinished.get(command.sequence)
         if known is not None and known.status is Status.OPEN and command.commit:
-            what = {"coordinator": self.number, "sequence": known.sequence, "commit": True}
+            what = EndTransaction(self.number, known.sequence, commit=True)
             for topic in list(known.partitions):
-                await self.completion._tell(Untold(topic, None, 0), {**what, "subscription": None})
+                await self.completion._tell(known.sequence, Untold(topic, None, 0), what)
         return await original(self, command)
 
     return end
@@ -103,19 +104,24 @@ def _send_verdicts_before_deciding(original: Any) -> Any:
 def _keep_told(original: Any) -> Any:
     """The original, also for participants that aren't recorded as uninformed."""
 
-    async def tell(self: TransactionCompletion, participant: Untold, what: Any) -> None:
-        untold = self._untold.setdefault(what["sequence"], {})
+    async def tell(
+        self: TransactionCompletion, sequence: int, participant: Untold, what: Any
+    ) -> Any:
+        untold = self._untold.setdefault(sequence, {})
         untold.setdefault((participant.topic, participant.subscription), participant)
-        await original(self, participant, what)
+        return await original(self, sequence, participant, what)
 
     return tell
 
 
 def _tell_only(subscriptions: bool) -> Callable[[Any], Any]:
     def change(original: Any) -> Any:
-        async def tell(self: TransactionCompletion, participant: Untold, what: Any) -> None:
+        async def tell(
+            self: TransactionCompletion, sequence: int, participant: Untold, what: Any
+        ) -> Any:
             if (participant.subscription is not None) is subscriptions:
-                await original(self, participant, what)
+                return await original(self, sequence, participant, what)
+            return []
 
         return tell
 
