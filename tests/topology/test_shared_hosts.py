@@ -11,6 +11,7 @@ import pytest
 import velaray
 from tests.official.raw import RawClient
 from tests.support.local_cluster import LocalCluster
+from velaray.broker.catalog.messages import EnsureTopic
 from velaray.broker.client_listener import ClientListener
 from velaray.broker.partition.topic_schemas import TopicSchemas
 from velaray.events.ids import ActorKey, ActorKind
@@ -163,7 +164,7 @@ def test_a_topic_of_another_host_is_refused_on_the_connection(cluster: LocalClus
 async def create(actor_system: InProcessActorSystem, topic: str) -> ActorKey:
     """Create a topic and return the key of its only partition."""
     name = f"persistent://public/default/{topic}"
-    found = await actor_system.call(ActorKey.catalog(), "ensure_topic", {"topic": name})
+    found = await actor_system.request(ActorKey.catalog(), EnsureTopic(name))
     return ActorKey(
         ActorKind.PARTITION, "public", "default", topic, -1, topic_incarnation=found["incarnation"]
     )
