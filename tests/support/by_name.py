@@ -12,6 +12,7 @@ from velaray.broker.garbage_collection.messages import TO_COLLECTOR
 from velaray.broker.partition import messages as partition_messages
 from velaray.broker.schema_registry.messages import TO_REGISTRY
 from velaray.events.ids import ActorKey, ActorKind
+from velaray.geo.inbound.messages import TO_INBOUND_REPLICATOR, Pulls
 from velaray.geo.replication import messages as replication_messages
 from velaray.geo.tenant_migration import messages as migration_messages
 from velaray.topology.actor_system import REACH_TIMEOUT_S, ActorSystem
@@ -32,7 +33,10 @@ def _accepted_by(kind: ActorKind) -> Codec:
             return TO_COLLECTOR
         case ActorKind.PARTITION:
             modules = (partition_messages, replication_messages, migration_messages)
-            return Codec(*ACTOR_REQUESTS, *{each for it in modules for each in requests_of(it)})
+            requests = {each for it in modules for each in requests_of(it)}
+            return Codec(*ACTOR_REQUESTS, *requests, Pulls)
+        case ActorKind.INBOUND_REPLICATOR:
+            return TO_INBOUND_REPLICATOR
     return Codec(*ACTOR_REQUESTS)
 
 

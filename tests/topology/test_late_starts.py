@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.by_name import call_by_name
 from velaray.actors.machine import Reason
 from velaray.actors.partition.machine import DeleteSubscription, StartAt
 from velaray.broker.garbage_collection.topic_deletion import delete_topic
@@ -50,8 +51,8 @@ class Cluster(InProcessActorSystem):
 
     async def make_topic(self) -> ActorKey:
         names = {"cluster": "c", "service_url": "pulsar://h:1", "admin_url": "http://h:2"}
-        await self.call(ActorKey.catalog(), "bootstrap", names)
-        found = await self.call(ActorKey.catalog(), "ensure_topic", {"topic": str(TOPIC)})
+        await call_by_name(self, ActorKey.catalog(), "bootstrap", names)
+        found = await call_by_name(self, ActorKey.catalog(), "ensure_topic", {"topic": str(TOPIC)})
         return ActorKey.of_partition(TOPIC, found["incarnation"])
 
     async def partition(self, key: ActorKey) -> PartitionActor:
@@ -252,7 +253,7 @@ def test_a_superseded_catalog_does_not_answer_requests_that_deletions_depend_on(
         question: dict[str, Any] = {"topic": str(TOPIC)}
         if method == "serving":
             question["incarnation"] = key.topic_incarnation
-        assert await cluster.call(ActorKey.catalog(), method, question)
+        assert await call_by_name(cluster, ActorKey.catalog(), method, question)
         assert cluster.actors[ActorKey.catalog()] is not former
         ((ended, error),) = cluster.failures
         assert ended == ActorKey.catalog()
@@ -273,7 +274,7 @@ def test_a_certain_answer_waits_for_a_roll_over() -> None:
             return looked == 3
 
         catalog.runtime.journal.confirm = confirm  # type: ignore[attr-defined]
-        await cluster.call(ActorKey.catalog(), "topic", {"topic": str(TOPIC)})
+        await call_by_name(cluster, ActorKey.catalog(), "topic", {"topic": str(TOPIC)})
         assert looked == 3
 
     run(scenario)
