@@ -49,7 +49,8 @@ def test_losing_a_node_interrupts_service_and_loses_nothing(
             for node in nodes.nodes
             if node.node_id != here
             and any(
-                each["node"] == node.node_id and each["key"].startswith("partition")
+                each["node"] == node.node_id
+                and each["key"].startswith(("partition", "subscription"))
                 for each in running
             )
         )
