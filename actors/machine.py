@@ -20,7 +20,7 @@ Commands, replies and effects are plain dataclasses of the machine's own module.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -79,6 +79,20 @@ class Decision:
 def refuse(reason: Reason, message: str) -> Decision:
     """A decision that refuses: no events, no effects."""
     return Decision(reply=Refusal(reason, message))
+
+
+class ColdSegment(Exception):
+    """Something reads the stored segment at ``place``, which isn't in memory: it must be loaded
+    first.
+
+    ``behind`` are the places that the same reader may reach next, ascending; valid until the state
+    changes.
+    """
+
+    def __init__(self, place: StoredSegment, behind: Iterable[StoredSegment]) -> None:
+        super().__init__(f"segment {place.name} isn't in memory; load it before reading it")
+        self.place = place
+        self.behind = behind
 
 
 class InvariantViolation(AssertionError):

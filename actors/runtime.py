@@ -30,12 +30,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from google.protobuf.message import Message
 
 from velaray.actors.machine import (
+    ColdSegment,
     Decision,
     Machine,
     Reason,
@@ -58,6 +60,9 @@ from velaray.journal.store import LedgerStore
 Blob = bytes | memoryview
 Release = Callable[[Any, tuple[Any, ...]], None]
 """Takes a decision's reply and effects when they may leave. Must not raise."""
+
+MOST_READ_AHEAD = 63
+"""The most segments that are read for a query at once, besides the one that it needs next."""
 
 LATENCY_CLASSES_S = (0.0005, 0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 1.0)
 """Upper bounds of the latency classes of commits, in seconds."""
@@ -354,7 +359,6 @@ class Runtime(Generic[StateT]):
             if admit is not None and not journal.ledgers:
                 await admit()
             runtime = cls(machine, journal, key.text(), clock_ms, on_fatal)
-            journal.on_lost = runtime._fail
             runtime._rebuild(journal.recovered)
             runtime.damaged = journal.recovered.damaged
             runtime._frame_bytes = settings.frame_bytes
@@ -462,27 +466,59 @@ class Runtime(Generic[StateT]):
             submitted()
         return await self._answer(future)
 
-    async def read(
-        self,
-        query: Callable[[StateT], ResultT],
-        needs: Callable[[StateT], Sequence[StoredSegment]] | None = None,
-    ) -> ResultT:
+    async def look(self, query: Callable[[StateT], ResultT]) -> ResultT:
+        """The result of ``query`` on the state, which may be ahead of the disk: it must not leave
+        the process.
+
+        Stored segments that the query reads are loaded: then it is made again, so it must change
+        nothing until it has read everything. The segments stay in memory for the turn in which this
+        returns. Commands don't wait for it.
+
+        Raises `Stopped`, what ``query`` raised, or the error of a segment that can't be read, which
+        stops the runtime.
+        """
+        segments: dict[StoredSegment, bytes] = {}
+        failed: StoredSegment | None = None
+        ahead = 0
+        while True:
+            if self._error is not None or self._closing:
+                raise Stopped(self._actor, self._error) from self._error
+            self._provide(segments)  # all of them: some may have left memory meanwhile
+            try:
+                found = query(self._state)
+            except ColdSegment as cold:
+                if cold.place in segments:
+                    raise  # of another state
+                places = [cold.place, *islice(cold.behind, ahead)]
+            else:
+                if segments:  # not before the caller has used them
+                    asyncio.get_running_loop().call_soon(self._evict)
+                return found
+            try:
+                segments |= await self._read_segments(places)
+                ahead = min(2 * ahead + 1, MOST_READ_AHEAD)
+            except JournalError as error:
+                # A roll-over may have copied the segment, and its old ledger may be gone.
+                if failed == places[0]:
+                    self._fail(error)
+                    raise
+                failed, ahead = places[0], 0
+
+    async def read(self, query: Callable[[StateT], ResultT]) -> ResultT:
         """The result of ``query`` on the state, returned when everything that it may have seen is
         durable.
 
-        ``needs`` returns the cold segments that the query reads; they are loaded before. The result
-        must not change later. Raises `Stopped`, what ``query`` raised, `StorageFull` if the state
-        that it saw was dropped (ask again), or the error that stopped the runtime meanwhile, such
-        as that of a segment that can't be read.
+        The query is made as by `look`; the result must not change later. Raises as `look` does,
+        `StorageFull` if the state that it saw was dropped (ask again), or the error that stopped
+        the runtime meanwhile.
         """
-        if needs is not None:
-            await self._load_for_query(needs)
-        if self._error is not None or self._closing:
-            raise Stopped(self._actor, self._error) from self._error
-        if self._rebuilding and self._full is not None:
-            raise self._full
-        found = query(self._state)
-        self._evict()
+
+        def checked(state: StateT) -> ResultT:
+            if self._rebuilding and self._full is not None:
+                raise self._full
+            return query(state)
+
+        found = await self.look(checked)
         if self._settled():
             return found
 
@@ -666,19 +702,8 @@ class Runtime(Generic[StateT]):
             if not set(missing).isdisjoint(missing_now):
                 self._fail(unreadable)
         self._unpark()
+        self._evict()
         self._wake.set()
-
-    async def _load_for_query(self, needs: Callable[[StateT], Sequence[StoredSegment]]) -> None:
-        """Load segments for a query that is made in the same turn."""
-        found: dict[StoredSegment, bytes] = {}
-        while self._error is None and (missing := needs(self._state)):
-            try:
-                found |= await self._read_segments(missing)
-            except JournalError as error:
-                if not set(missing).isdisjoint(needs(self._state)):
-                    self._fail(error)
-                    raise
-            self._provide(found)  # all of them: some may have left memory meanwhile
 
     async def _fetch(self, missing: Sequence[StoredSegment]) -> None:
         self._provide(await self._read_segments(missing))
@@ -698,7 +723,9 @@ class Runtime(Generic[StateT]):
             self._fail(error)
 
     def _evict(self) -> None:
-        if self._loader is not None:
+        """Release the memory of stored segments, unless more of them are being loaded: the command
+        that waits for these may need all."""
+        if self._loader is not None and self._loading is None:
             self._loader.evict(self._state)
 
     async def _answer(self, future: asyncio.Future[Any]) -> Any:

@@ -11,8 +11,7 @@ of the history from the start gives the state at that point. Failures raise `Ass
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import EllipsisType
 from typing import Any, Generic, Self
 
@@ -30,7 +29,34 @@ from velaray.actors.machine import (
     digest,
 )
 from velaray.events.codec import decode, encode
-from velaray.events.segments import StoredSegment, bytes_of, segment_digest
+from velaray.events.segments import Segment, StoredSegment, segment_digest
+
+
+class Contents:
+    """The bytes of stored segments, instead of a disk."""
+
+    def __init__(self) -> None:
+        self._by_digest: dict[bytes, bytes] = {}
+
+    def store(self, segments: Mapping[str, Segment]) -> dict[str, StoredSegment]:
+        """Store the segments; returns their places in a checkpoint."""
+        return {name: self._place(name, raw) for name, raw in self.bytes_of(segments).items()}
+
+    def _place(self, name: str, raw: bytes) -> StoredSegment:
+        digested = segment_digest(raw)
+        self._by_digest[digested] = raw
+        return StoredSegment(name, 1, 0, len(raw), digested)
+
+    def raw_of(self, place: StoredSegment) -> bytes:
+        """The bytes of a stored segment."""
+        return self._by_digest[place.digest]
+
+    def bytes_of(self, segments: Mapping[str, Segment]) -> dict[str, bytes]:
+        """The segments as bytes."""
+        return {
+            name: segment if isinstance(segment, bytes) else self.raw_of(segment)
+            for name, segment in segments.items()
+        }
 
 
 class History(Generic[StateT]):
@@ -42,9 +68,12 @@ class History(Generic[StateT]):
         self.events: list[Message] = []
         self.last: Decision | None = None
         self._command: Any = None
+        #: What the checkpoints after each event stored.
+        self.contents = Contents()
         self._digests = [self._digest(self.state)]
         for event in events:
             self._apply(event)
+        self._check()
         self.verify_replay()
 
     @property
@@ -56,7 +85,7 @@ class History(Generic[StateT]):
         """Decide ``command`` and apply the events of the decision."""
         before = self._digests[-1]
         self._load(command, now_ms)
-        restored = self.machine.restore(bytes_of(self.machine.snapshot(self.state)))
+        restored = self.restored()
         decision = self.machine.decide(self.state, command, now_ms)
         _expect(self._digest(self.state) == before, f"decide changed the state: {command}")
         again = self.machine.decide(restored, command, now_ms)
@@ -67,6 +96,7 @@ class History(Generic[StateT]):
         self.last, self._command = decision, command
         for event in decision.events:
             self._apply(event)
+        self._check()
         return self
 
     def then(
@@ -122,47 +152,55 @@ class History(Generic[StateT]):
     def _apply(self, event: Message) -> None:
         read = decode(encode(event))
         _same("event after the codec's round trip", event, read)
-        restored = self.machine.restore(bytes_of(self.machine.snapshot(self.state)))
+        restored = self.restored()
         self.machine.evolve(self.state, read)
-        self.machine.check(self.state)
         live = self._digest(self.state)
         self.machine.evolve(restored, read)
         _expect(
             self._digest(restored) == live,
             f"a restored state evolves differently by {_shown(event)}",
         )
-        again = self.machine.restore(bytes_of(self.machine.snapshot(self.state)))
+        again = self.restored()
+        self.machine.check(again)
         _expect(
             self._digest(again) == live,
             f"restore(snapshot(state)) differs from the state after {_shown(event)}",
         )
-        if type(self.state).__eq__ is not object.__eq__:  # state that no segment carries
-            _same(f"restore(snapshot(state)) after {_shown(event)}", self.state, again)
         self.events.append(read)
         self._digests.append(live)
         if isinstance(self.machine, SegmentKeeper):
-            self.machine.on_checkpoint(self.state, self._stored())
-            self.machine.check(self.state)
+            stored = self.contents.store(self.machine.snapshot(self.state))
+            self.machine.on_checkpoint(self.state, stored)
             _expect(
                 self._digest(self.state) == live,
                 f"the state is another once a checkpoint has it after {_shown(event)}",
             )
+
+    def _check(self) -> None:
+        """Check the state, with all segments in memory."""
+        if isinstance(self.machine, SegmentLoader):
+            for segment in self.machine.snapshot(self.state).values():
+                if isinstance(segment, StoredSegment):
+                    self.machine.provide(self.state, segment.name, self.contents.raw_of(segment))
+        self.machine.check(self.state)
+        if type(self.state).__eq__ is not object.__eq__:  # state that no segment carries
+            _same(f"restore(snapshot(state)) after {self._command}", self.state, self.restored())
 
     def _load(self, command: Any, now_ms: int) -> None:
         """Release what may leave memory, and load what the command needs."""
         if isinstance(self.machine, SegmentLoader):
             self.machine.evict(self.state)
             while needed := self.machine.needs(self.state, command, now_ms):
-                for name, raw in bytes_of({place.name: place for place in needed}).items():
-                    self.machine.provide(self.state, name, raw)
+                for place in needed:
+                    self.machine.provide(self.state, place.name, self.contents.raw_of(place))
 
-    def _stored(self) -> dict[str, StoredSegment]:
-        """The state's segments as places in a checkpoint."""
-        segments = bytes_of(self.machine.snapshot(self.state))
-        return {
-            name: StoredSegment(name, 1, 0, len(raw), segment_digest(raw), partial(bytes, raw))
-            for name, raw in segments.items()
-        }
+    def segments(self) -> dict[str, bytes]:
+        """The state's segments."""
+        return self.contents.bytes_of(self.machine.snapshot(self.state))
+
+    def restored(self) -> StateT:
+        """The state of the state's segments."""
+        return self.machine.restore(self.segments())
 
     def _digest(self, state: StateT) -> bytes:
         return digest(self.machine.snapshot(state))

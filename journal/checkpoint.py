@@ -8,16 +8,15 @@ last `MAX_REFERRED`; segments in older ledgers are copied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 import msgpack
 
 from velaray.events.segments import Segment, StoredSegment, segment_digest
 from velaray.journal import frames
-from velaray.journal.errors import CorruptJournal, JournalError, NotStored, UnsupportedFormat
+from velaray.journal.errors import CorruptJournal, NotStored, UnsupportedFormat
 from velaray.journal.manifest import LedgerInfo
 from velaray.journal.scan import Frame, LedgerReader
 from velaray.journal.store import Buffer, LedgerStore
@@ -28,13 +27,6 @@ FRAME_BYTES: Final = 4 << 20
 MAX_REFERRED: Final = 16
 """The most ledgers before its own that a checkpoint refers to. It bounds the history that must be
 kept: old ledgers are deletable after as many roll-overs."""
-
-Unreadable = Callable[[JournalError], None]
-"""Called with the error of a segment that can't be read any more, before the reader gets it."""
-
-
-def _nobody(error: JournalError) -> None:
-    """The default of `Unreadable`: only the reader gets the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,46 +51,20 @@ class EncodedCheckpoint:
     refers_from: int
 
 
-class Places:
-    """Makes the `StoredSegment` of a journal's ledgers."""
+async def read_segment(store: LedgerStore, journal: str, place: StoredSegment) -> bytes:
+    """The bytes of a segment. Raises `CorruptJournal`, also if its ledger is gone."""
 
-    def __init__(self, store: LedgerStore, journal: str, unreadable: Unreadable) -> None:
-        self._store = store
-        self._journal = journal
-        self._unreadable = unreadable
+    def corrupt(what: str) -> CorruptJournal:
+        file = store.location(journal, place.ledger_id)
+        return CorruptJournal(file, place.offset, f"checkpoint segment {place.name!r} {what}")
 
-    def place(
-        self, name: str, ledger_id: int, offset: int, size: int, known: bytes
-    ) -> StoredSegment:
-        """A segment of digest ``known`` at a ledger's byte ``offset``."""
-        read = partial(self._read_now, name, ledger_id, offset, size, known)
-        return StoredSegment(name, ledger_id, offset, size, known, read)
-
-    async def read(self, place: StoredSegment) -> bytes:
-        """The bytes of a segment. Raises `CorruptJournal`, also if its ledger is gone."""
-        ledger_id, offset = place.ledger_id, place.offset
-        try:
-            raw = await self._store.read(self._journal, ledger_id, offset, place.size)
-        except NotStored as error:
-            raise self._corrupt(place.name, ledger_id, offset, "is gone") from error
-        return self._verified(raw, place.name, ledger_id, offset, place.digest)
-
-    def _read_now(self, name: str, ledger_id: int, offset: int, size: int, known: bytes) -> bytes:
-        try:
-            raw = self._store.read_now(self._journal, ledger_id, offset, size)
-            return self._verified(raw, name, ledger_id, offset, known)
-        except JournalError as error:
-            self._unreadable(error)
-            raise
-
-    def _verified(self, raw: bytes, name: str, ledger_id: int, offset: int, known: bytes) -> bytes:
-        if segment_digest(raw) != known:
-            raise self._corrupt(name, ledger_id, offset, "is damaged")
-        return raw
-
-    def _corrupt(self, name: str, ledger_id: int, offset: int, what: str) -> CorruptJournal:
-        file = self._store.location(self._journal, ledger_id)
-        return CorruptJournal(file, offset, f"checkpoint segment {name!r} {what}")
+    try:
+        raw = await store.read(journal, place.ledger_id, place.offset, place.size)
+    except NotStored as error:
+        raise corrupt("is gone") from error
+    if segment_digest(raw) != place.digest:
+        raise corrupt("is damaged")
+    return raw
 
 
 def encode_checkpoint(
@@ -106,7 +72,6 @@ def encode_checkpoint(
     sequence: int,
     segments: Mapping[str, Segment],
     digest: bytes,
-    places: Places,
 ) -> EncodedCheckpoint:
     """The frames of a checkpoint at the start of a new ledger; stored segments are included by
     reference."""
@@ -130,7 +95,7 @@ def encode_checkpoint(
             end += frames.RECORD_HEADER_SIZE + len(name.encode()) + len(body)
             digested = segment_digest(body)
             offset = end - len(body)
-            stored[name] = places.place(name, header.ledger_id, offset, len(body), digested)
+            stored[name] = StoredSegment(name, header.ledger_id, offset, len(body), digested)
         write(parts, len(group), frames.CHECKPOINT)
     rows = [
         [name, kept.ledger_id, kept.offset, kept.size, kept.digest]
@@ -156,14 +121,11 @@ def _groups(segments: Mapping[str, bytes]) -> Iterable[list[tuple[str, bytes]]]:
         yield group
 
 
-async def read_checkpoint(
-    reader: LedgerReader, info: LedgerInfo, unreadable: Unreadable = _nobody
-) -> Checkpoint:
+async def read_checkpoint(reader: LedgerReader, info: LedgerInfo) -> Checkpoint:
     """The checkpoint at the start of a listed ledger, with the segments that it refers to in
     earlier ones.
 
-    ``unreadable`` is called if a segment can't be read again later. Raises `CorruptJournal`: a
-    ledger is listed only after its checkpoint is durable.
+    Raises `CorruptJournal`: a ledger is listed only after its checkpoint is durable.
     """
     found: dict[int, tuple[str, bytes]] = {}
     marker: Frame | None = None
@@ -182,12 +144,11 @@ async def read_checkpoint(
     if marker is None:
         raise CorruptJournal(reader.file, reader.header.size, "the checkpoint has no marker")
     sequence, digest, rows = _decode_marker(reader, marker)
-    places = Places(reader.store, reader.journal, unreadable)
-    stored = {row[0]: places.place(*row) for row in rows}
+    stored = {row[0]: StoredSegment(*row) for row in rows}
     segments: dict[str, bytes] = {}
     for name, place in stored.items():
         if place.ledger_id != reader.header.ledger_id:
-            segments[name] = await places.read(place)
+            segments[name] = await read_segment(reader.store, reader.journal, place)
             continue
         own, raw = found.get(place.offset, ("", b""))
         if own != name or len(raw) != place.size or segment_digest(raw) != place.digest:

@@ -536,10 +536,6 @@ class FileStore:
         """Bytes of a ledger's file; see `LedgerStore`."""
         return await self._reader.run(lambda: self._read(journal, ledger_id, offset, length))
 
-    def read_now(self, journal: str, ledger_id: int, offset: int, length: int) -> bytes:
-        """Bytes of a ledger's file, in the caller's thread; see `LedgerStore`."""
-        return self._read(journal, ledger_id, offset, length)
-
     def _read(self, journal: str, ledger_id: int, offset: int, length: int) -> bytes:
         path = self._ledger(journal, ledger_id)
         with _io(path):

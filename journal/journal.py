@@ -27,7 +27,7 @@ from typing import Any, Final
 from velaray.events.ids import Position
 from velaray.events.segments import Segment, StoredSegment
 from velaray.journal import frames
-from velaray.journal.checkpoint import MAX_REFERRED, Places, encode_checkpoint
+from velaray.journal.checkpoint import MAX_REFERRED, encode_checkpoint, read_segment
 from velaray.journal.errors import (
     Contended,
     CorruptJournal,
@@ -160,14 +160,11 @@ class Journal:
         self._staged_large = False
         self._cache: OrderedDict[int, _Sealed] = OrderedDict()
         self._unfinished: _Unfinished | None = None
-        self._places = Places(store, key, self._lost)
         self._stored: Mapping[str, StoredSegment] = {}
         self._stored_before: Mapping[str, StoredSegment] = {}
         self._leaving: frozenset[int] = frozenset()
         self.key = key
         self.recovered = Recovered()
-        #: Called when a stored segment can't be read again; then nothing can be written any more.
-        self.on_lost: Callable[[JournalError], None] = _nobody
 
     # ---------------------------------------------------------------- opening
 
@@ -204,7 +201,7 @@ class Journal:
             # from a cache. After reading: the data read is now part of the history, and the #
             # former owner may have written it in between without a sync.
             await self._store.sync_ledger(self.key, last.ledger_id)
-        recovered, tail = await recover(self._store, self.key, ledgers, self._lost)
+        recovered, tail = await recover(self._store, self.key, ledgers)
         if last is not None and unsealed:
             await self._store.sync_ledger(self.key, last.ledger_id)
         if recovered.checkpoint is not None:
@@ -226,7 +223,7 @@ class Journal:
         Raises `CorruptJournal`, `Misuse` while a commit or a roll is running.
         """
         self._check_usable("reload")
-        recovered, _ = await recover(self._store, self.key, self._trusted_ledgers(), self._lost)
+        recovered, _ = await recover(self._store, self.key, self._trusted_ledgers())
         return recovered
 
     async def read_segment(self, place: StoredSegment) -> bytes:
@@ -235,11 +232,7 @@ class Journal:
         Raises `CorruptJournal` if they are damaged or gone, and what reading raises. If the
         segment wasn't stored elsewhere meanwhile, the journal must be recovered anew.
         """
-        return await self._places.read(place)
-
-    def _lost(self, error: JournalError) -> None:
-        self._failure = self._failure or error
-        self.on_lost(error)
+        return await read_segment(self._store, self.key, place)
 
     def _trusted_ledgers(self) -> tuple[LedgerInfo, ...]:
         """The listed ledgers with live counts, all with an exact end."""
@@ -520,7 +513,7 @@ class Journal:
     async def _create_and_list(self, segments: Mapping[str, Segment], digest: bytes) -> int:
         segments = await self._with_copies(segments)
         header, writer = await self._create_ledger()
-        image = encode_checkpoint(header, self.next_sequence, segments, digest, self._places)
+        image = encode_checkpoint(header, self.next_sequence, segments, digest)
         info = LedgerInfo(
             ledger_id=header.ledger_id,
             first_sequence=self.next_sequence,
@@ -557,7 +550,7 @@ class Journal:
         return {
             name: segment
             if isinstance(segment, bytes) or segment.ledger_id in near
-            else await self._places.read(segment)
+            else await self.read_segment(segment)
             for name, segment in segments.items()
         }
 
@@ -780,10 +773,6 @@ async def _frame_before(cursor: FrameCursor, first: int) -> Frame | None:
         if damage is not None and (frame is None or frame.header.entry > first):
             raise damage
         return frame
-
-
-def _nobody(error: JournalError) -> None:
-    """The default of `on_lost`."""
 
 
 async def _take_epoch(store: LedgerStore, key: str) -> tuple[Manifest, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from velaray.journal.checkpoint import Checkpoint, Unreadable, read_checkpoint
+from velaray.journal.checkpoint import Checkpoint, read_checkpoint
 from velaray.journal.errors import CorruptJournal, NotStored
 from velaray.journal.index import SparseIndex
 from velaray.journal.manifest import LedgerInfo, Manifest
@@ -37,17 +37,17 @@ class Tail:
 
 
 async def recover(
-    store: LedgerStore, journal: str, ledgers: tuple[LedgerInfo, ...], unreadable: Unreadable
+    store: LedgerStore, journal: str, ledgers: tuple[LedgerInfo, ...]
 ) -> tuple[Recovered, Tail | None]:
     """Read the newest readable checkpoint and the records after it.
 
     ``ledgers`` are the listed ones; only the last may be unsealed, and its counts are not trusted.
-    ``unreadable`` is called if a segment of the checkpoint can't be read again later. Raises
-    `CorruptJournal` or `NotStored` if anything needed for an exact state is damaged or missing.
+    Raises `CorruptJournal` or `NotStored` if anything needed for an exact state is damaged or
+    missing.
     """
     if not ledgers:
         return Recovered(), None
-    first, checkpoint, damaged = await _newest_checkpoint(store, journal, ledgers, unreadable)
+    first, checkpoint, damaged = await _newest_checkpoint(store, journal, ledgers)
     records: list[Record] = []
     tail: Tail | None = None
     for info in ledgers[first:]:
@@ -57,7 +57,7 @@ async def recover(
 
 
 async def _newest_checkpoint(
-    store: LedgerStore, journal: str, ledgers: tuple[LedgerInfo, ...], unreadable: Unreadable
+    store: LedgerStore, journal: str, ledgers: tuple[LedgerInfo, ...]
 ) -> tuple[int, Checkpoint, list[CorruptJournal]]:
     damaged: list[CorruptJournal] = []
     needed: int | None = None
@@ -67,7 +67,7 @@ async def _newest_checkpoint(
             break
         try:
             reader = await LedgerReader.open(store, journal, info.ledger_id)
-            return at, await read_checkpoint(reader, info, unreadable), damaged
+            return at, await read_checkpoint(reader, info), damaged
         except CorruptJournal as error:
             damaged.append(error)
             needed = info.first_sequence

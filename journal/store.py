@@ -133,13 +133,6 @@ class LedgerStore(Protocol):
         """
         ...
 
-    def read_now(self, journal: str, ledger_id: int, offset: int, length: int) -> bytes:
-        """`read` without an await, for a few KiB that are known to be stored.
-
-        Raises `NotStored`.
-        """
-        ...
-
     async def read_mark(self, journal: str, ledger_id: int) -> bytes | None:
         """A ledger's mark as it was last written; after a crash perhaps an older one, a torn one or
         None. It never covers an append that isn't durable."""

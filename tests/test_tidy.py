@@ -195,6 +195,10 @@ Loader = Callable[[int], bytes]
 class State:
     load: Loader | None = None
 """
+HELD_LOADER_IN_A_PLACE = """
+class StoredSegment:
+    read: Callable[[], bytes]
+"""
 HELD_STORE = """
 def decide(state, command, now_ms):
     return state.segments[command.number].stored.read()
@@ -220,6 +224,7 @@ class SubscriptionMachine:
     [
         ("actors__m_py", HELD_LOADER, "Segments._load is a callable"),
         ("actors__m_py", HELD_LOADER_IN_A_STATE, "State.load is a callable"),
+        ("events__m_py", HELD_LOADER_IN_A_PLACE, "StoredSegment.read is a callable"),
         ("actors__m_py", HELD_STORE, "may not call state.segments[command.number].stored.read()"),
         ("broker__m_py", STORED_LISTENER, "machine WatchedSubscription has an attribute"),
         ("actors__m_py", STORED_LISTENER, "machine WatchedSubscription has an attribute"),

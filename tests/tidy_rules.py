@@ -186,7 +186,6 @@ _DECODERS = {"json", "msgpack"}
 # Callables that machines may hold and reads that they may make: ``path::place`` and the reason.
 PURE_EXCEPTIONS: dict[str, str] = {
     "actors/catalog/policies.py::Policy.reader": "a pure function in a constant table",
-    "actors/sets/acknowledged_ranges.py::_unpack": "called by readers outside of machines",
 }
 
 
@@ -197,8 +196,9 @@ def machines_are_pure(
 ) -> list[str]:
     """A machine's file has no clock, no randomness, no input or output, and no host.
 
-    Nor do machines and states hold callables, such as loaders and listeners, and machines have no
-    attributes. ``allowed`` lists the exceptions; one that nothing needs is a fault.
+    Nor do machines, states and what these are made of (events/) hold callables, such as loaders
+    and listeners, and machines have no attributes. ``allowed`` lists the exceptions; one that
+    nothing needs is a fault.
     """
     aliases = _callable_aliases(root)
     found = [
@@ -206,6 +206,9 @@ def machines_are_pure(
         for source in sources(root, ["actors"])
         if source.path not in hosts
         for place, fault in (*_held_callables(source, aliases), *_reads(source))
+    ]
+    found += [
+        each for source in sources(root, ["events"]) for each in _held_callables(source, aliases)
     ]
     faults = [fault for place, fault in found if place not in allowed]
     faults += _stale(allowed, {place for place, _ in found})

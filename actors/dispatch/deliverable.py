@@ -8,10 +8,10 @@ Cumulative acknowledgements in transactions hide nothing.
 
 from __future__ import annotations
 
+from velaray.actors.dispatch.cursor_in_memory import CursorInMemory
 from velaray.actors.sets.ack_segments import Mask
 from velaray.actors.sets.offset_sets import Range, gaps
 from velaray.actors.sets.ranges import normalized
-from velaray.actors.subscription.cursor import Cursor
 from velaray.actors.subscription.pending_sets import PendingAcks
 
 
@@ -20,7 +20,7 @@ class Deliverable:
 
     __slots__ = ("_cursor", "_pending")
 
-    def __init__(self, cursor: Cursor, pending: PendingAcks) -> None:
+    def __init__(self, cursor: CursorInMemory, pending: PendingAcks) -> None:
         self._cursor = cursor
         self._pending = pending
 

@@ -30,6 +30,7 @@ from velaray.actors.dispatch.consumers import (
     SubscriptionType,
     UnknownConsumerError,
 )
+from velaray.actors.dispatch.cursor_in_memory import CursorInMemory
 from velaray.actors.dispatch.in_flight import InFlightTracker
 from velaray.actors.dispatch.key_shared import KeySharedDispatch
 from velaray.actors.dispatch.lease import DispatchLease
@@ -43,6 +44,7 @@ from velaray.actors.sets.ranges import Range, normalized
 from velaray.actors.subscription.cursor import Cursor
 from velaray.actors.subscription.pending_sets import PendingAcks
 from velaray.actors.subscription.redelivery import CountRuns, NoteDeliveries
+from velaray.events.segments import StoredSegment
 
 IN_ORDER = (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
 """The types of subscription where one consumer gets all entries in order."""
@@ -97,14 +99,30 @@ class Dispatcher:
     def wants(self) -> int:
         """Feed up to this offset (exclusive), as far as the partition has entries.
 
-        Feed nothing if it is `feed_from` or less.
+        Feed nothing if it is `feed_from` or less. It isn't beyond the first acknowledgements that
+        aren't in memory; `lacks` returns these.
         """
-        if self._serving is None or self._leased is not None:
+        if self._serving is None or self._leased is not None or self._is_cut_off:
             return self.feed_from
-        candidates = self._serving.candidates()
+        return self._in_flight.reach(self._wants(self._serving))
+
+    def _wants(self, serving: DispatchStrategy) -> int:
+        candidates = serving.candidates()
         permits = sum(consumer.permits for consumer in candidates if consumer.permits > 0)
         window = min(max(2 * permits, MIN_WINDOW), MAX_WINDOW)
         return self._in_flight.deliverable.next_unacked(self._in_flight.next_offset) + window
+
+    def lacks(self) -> list[StoredSegment]:
+        """The cold segments of the cursor that keep `wants` from reaching further. Once they are
+        loaded, call `wants` in the same turn."""
+        if self._serving is None or self._leased is not None or self._is_cut_off:
+            return []
+        return self._in_flight.cursor.cold_before(self._wants(self._serving))
+
+    @property
+    def cursor(self) -> CursorInMemory:
+        """The part of the cursor that it knows; only read it."""
+        return self._in_flight.cursor
 
     def feed(
         self,
@@ -224,6 +242,7 @@ class Dispatcher:
         becomes a suspect, as most consumers live. Nothing is dispatched afterwards.
         """
         self._leased, self._is_cut_off = None, True
+        self._in_flight.cursor.release()
         for consumer in self._in_flight.consumers.values():
             back = self._in_flight.give_back(consumer, self._in_flight.failed(consumer))
             if self._serving is not None:
@@ -362,7 +381,7 @@ class Dispatcher:
         self._leased = leased = self._only_candidate()
         assert leased is not None
         in_flight = self._in_flight
-        in_flight.pass_over()
+        in_flight.reach(in_flight.pass_over())
         room = in_flight.limits.room(leased)
         return DispatchLease(leased.spec.consumer_id, in_flight.next_offset, leased.debited, room)
 
@@ -457,6 +476,7 @@ class Dispatcher:
     def retire(self) -> None:
         """End all deliveries in order: they don't count."""
         self._leased = None
+        self._in_flight.cursor.release()
         for consumer_id in list(self._in_flight.consumers):
             self.detach(consumer_id)
 
@@ -483,12 +503,12 @@ class Dispatcher:
         """The redelivery counts. Only read them."""
         return self._in_flight.counts
 
-    def redelivery_counts(self, limit: int) -> list[tuple[int, int]]:
-        """(offset, count) of the first ``limit`` un-acknowledged entries with a count above 0."""
-        return list(islice(self._counted(), limit))
+    def redelivery_counts(self, cursor: Cursor, limit: int) -> list[tuple[int, int]]:
+        """(offset, count) of the first ``limit`` entries that aren't acknowledged in ``cursor`` and
+        have a count above 0."""
+        return list(islice(self._counted(cursor), limit))
 
-    def _counted(self) -> Iterator[tuple[int, int]]:
-        cursor = self._in_flight.cursor
+    def _counted(self, cursor: Cursor) -> Iterator[tuple[int, int]]:
         for run in self._in_flight.counts:
             at = cursor.next_unacked(run.first)
             while at < run.end:

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from velaray.actors.dispatch.chunks import ChunkGroups
 from velaray.actors.dispatch.consumers import Attached, Delivery
+from velaray.actors.dispatch.cursor_in_memory import CursorInMemory
 from velaray.actors.dispatch.deliverable import Deliverable
 from velaray.actors.dispatch.draining import PendingHashes
 from velaray.actors.dispatch.sizes import EntryHashes, EntrySizes
@@ -43,8 +44,9 @@ class InFlightTracker:
     ) -> None:
         """Starts at the cursor's mark. ``counts`` are redelivery counts, ``acks`` the
         acknowledgements that are pending in transactions."""
-        self.cursor = cursor
-        self.deliverable = Deliverable(cursor, PendingAcks() if acks is None else acks)
+        self.cursor = CursorInMemory(cursor)
+        self.deliverable = Deliverable(self.cursor, PendingAcks() if acks is None else acks)
+        self._unseen: Range | None = None  # acknowledgements within may be in cold segments
         self.consumers: dict[int, Attached] = {}
         self.held: Holdings[int] = Holdings()
         self.waiting = RangeSet()
@@ -84,20 +86,33 @@ class InFlightTracker:
         delayed: Iterable[Range] = (),
     ) -> bool:
         """See `velaray.actors.dispatch.dispatcher.Dispatcher.feed`."""
-        end = first_offset + len(sizes)
         fed = self.fed
         if first_offset > fed and first_offset > self.feed_from:
             return False
         if self.hashes is not None and not hashes:
             return False
+        end = self.reach(first_offset + len(sizes))
         if end <= fed:
             return True
+        sizes = sizes[: end - first_offset]
+        self._take_sizes(first_offset, sizes, chunk_keys, hashes, delayed)
+        return True
+
+    def _take_sizes(
+        self,
+        first_offset: int,
+        sizes: Sequence[int],
+        chunk_keys: Mapping[int, str] | None,
+        hashes: Sequence[int] | None,
+        delayed: Iterable[Range] = (),
+    ) -> None:
+        fed, end = self.fed, first_offset + len(sizes)
         if min(sizes) < 1:
             raise ValueError(f"an entry of {min(sizes)} messages from offset {first_offset} on")
         first = max(first_offset, fed)
         self.sizes.put(first, sizes[first - first_offset :])
         if self.hashes is not None and hashes:
-            self.hashes.put(first, hashes[first - first_offset :])
+            self.hashes.put(first, hashes[first - first_offset : len(sizes)])
         if chunk_keys:
             is_acked = self.cursor.is_acked
             self.chunks.add(
@@ -109,10 +124,30 @@ class InFlightTracker:
             )
         if self.delays:
             for start, stop in delayed:
-                for part in self.cursor.unacked_ranges(max(start, first), stop):
+                for part in self.cursor.unacked_ranges(max(start, first), min(stop, end)):
                     self.delayed.add(*part)
         self.fed = end
-        return True
+
+    def reach(self, offset: int) -> int:
+        """Move on to ``offset``, or to the first acknowledgements that aren't in memory if they are
+        before it; returns the offset. Entries beyond it can't be delivered yet."""
+        known = self.cursor.reach(offset)
+        if self._unseen is not None and self._unseen[0] < self.cursor.kept_before:
+            first, end = self._unseen
+            stop = min(self.cursor.kept_before, end)
+            self._unseen = (stop, end) if stop < end else None
+            self.acked(first, stop)
+            for at, _ in self.deliverable.partials(first, stop):
+                self.acked_in_part(at)
+        return known
+
+    def _see_later(self, first: int, end: int) -> None:
+        """Note that the range has acknowledgements that aren't in memory, if so; `reach` returns to
+        them."""
+        first = max(first, self.cursor.acked_before)
+        if end > self.cursor.kept_before and self.cursor.known_until(first, end) < end:
+            known = self._unseen or (first, end)
+            self._unseen = min(known[0], first), max(known[1], end)
 
     def need_hashes(self) -> None:
         """Begin again at the cursor's mark, with hashes of keys. No consumer holds entries then."""
@@ -153,6 +188,8 @@ class InFlightTracker:
 
     def reset(self, next_offset: int) -> None:
         """Drop everything except the consumers; continue at ``next_offset``."""
+        self.cursor.release()
+        self._unseen = None
         self.held.clear()
         self.waiting.clear()
         self.delayed.clear()
@@ -233,7 +270,8 @@ class InFlightTracker:
 
     def condemned(self, most: int) -> list[Range]:
         """Take away all entries with a redelivery count above ``most`` that no consumer holds;
-        returns them. They are dead: no consumer gets them.
+        returns them. They are dead: no consumer gets them. Entries beyond what is in memory follow
+        later.
 
         Batches that are pending in part in a transaction stay: all of their messages would go.
         """
@@ -242,8 +280,8 @@ class InFlightTracker:
             if run.times > most:
                 found += self.waiting.within(run.first, run.end)
                 first = max(run.first, self.next_offset)
-                if first < run.end:
-                    found += self.deliverable.unacked_ranges(first, run.end)
+                if first < (end := self.cursor.known_until(first, run.end)):
+                    found += self.deliverable.unacked_ranges(first, end)
         new = [
             part
             for first, end in found
@@ -256,6 +294,7 @@ class InFlightTracker:
     def kill(self, ranges: Iterable[Range]) -> None:
         """Take away un-acknowledged entries of these ranges: no consumer gets them."""
         for first, end in ranges:
+            self._see_later(first, end)
             for part in self.cursor.unacked_ranges(first, end):
                 self.waiting.discard(*part)
                 self.delayed.discard(*part)
@@ -360,7 +399,13 @@ class InFlightTracker:
     ) -> None:
         """Take in whole entries from `next_offset` on that the partition delivered."""
         first, end = self.next_offset, self.next_offset + len(sizes)
-        require(self.feed(first, sizes, chunk_keys, hashes), "what is delivered is known", f"{end}")
+        known = first <= self.fed or first <= self.feed_from
+        known = known and (self.hashes is None or bool(hashes))
+        require(known, "what is delivered is known", f"{end}")
+        if self.reach(end) < end:
+            self._see_later(first, end)
+        if end > self.fed:
+            self._take_sizes(first, sizes, chunk_keys, hashes)
         self._debit(consumer, first, end, sum(sizes))
         self._begin(first, end)
         consumer.last_debit = sizes[-1]
@@ -378,10 +423,10 @@ class InFlightTracker:
 
     def acked(self, first: int, end: int) -> None:
         """Release the entries of a range that are acknowledged by now."""
-        if end - first == 1:
-            if self.cursor.is_acked(first):
-                self._release(first, end)
+        if end - first == 1 and self.cursor.is_acked(first):  # nearly always
+            self._release(first, end)
             return
+        self._see_later(first, end)
         for start, stop in self.cursor.unacked_ranges(first, end):
             self._release(first, start)
             first = stop

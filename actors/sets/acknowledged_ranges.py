@@ -6,11 +6,10 @@ stored form, not decoded yet), or *cold* (only its summary and its place in a ch
 memory). A change drops the segment's place and makes it *dirty* until the next checkpoint stores
 it. Only segments that aren't dirty become cold, so a segment that isn't in memory is on disk.
 
-Beyond the budget `AcknowledgedRanges.evict` makes the least recently used segments cold. A machine
-names the cold segments that a command touches (`AcknowledgedRanges.cold_within` and the like), and
-its host loads them before. A reader that doesn't do so reads a cold segment synchronously: a few
-KiB. Which segments are cold is invisible to it, except that reading one may raise `JournalError`;
-the host must stop then.
+Beyond the budget `AcknowledgedRanges.evict` makes the least recently used segments cold. Nothing
+here reads the disk. A machine names the cold segments that a command touches
+(`AcknowledgedRanges.cold_within` and the like), and its host loads them before. Whatever else reads
+a cold segment gets a `ColdSegment`; `velaray.actors.sets.ranges_in_memory` is a view without them.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from sortedcontainers import SortedDict
 
-from velaray.actors.machine import require
+from velaray.actors.machine import ColdSegment, require
 from velaray.actors.sets.ack_segments import (
     Mask,
     Summary,
@@ -81,7 +80,7 @@ class _Segment:
 class AcknowledgedRanges:
     """Acknowledged offsets, and the masks of partly acknowledged batches."""
 
-    __slots__ = ("_budget", "_form", "_grown", "_recent", "_segments", "_size")
+    __slots__ = ("_budget", "_form", "_grown", "_keepers", "_recent", "_segments", "_size")
 
     def __init__(self, form: type[OffsetSet] | None = None, budget: int | None = None) -> None:
         self._form = FORM if form is None else form
@@ -90,6 +89,7 @@ class AcknowledgedRanges:
         self._grown = False  # since the last eviction
         self._segments: SortedDict = SortedDict()  # number -> _Segment
         self._recent: OrderedDict[int, _Segment] = OrderedDict()  # those in memory
+        self._keepers: list[RangesInMemory] = []  # views that keep segments in memory
 
     # -- queries -------------------------------------------------------------------
 
@@ -179,6 +179,18 @@ class AcknowledgedRanges:
             if found and part and found[-1][1] == part[0][0]:
                 part[0] = (found.pop()[0], part[0][1])
             found += part
+        return found
+
+    def count(self, first: int, end: int) -> int:
+        """The number of acknowledged entries from ``first`` to ``end`` - 1."""
+        found = 0
+        for number in self._numbers(first, end):
+            base = number * self._size
+            if first <= base and base + self._size <= end:
+                found += self._count(self._segments[number])
+            else:
+                parts = self._part(number, max(first - base, 0), min(end - base, self._size))
+                found += sum(stop - start for start, stop in parts)
         return found
 
     def missing(self, first: int, end: int) -> list[Range]:
@@ -335,6 +347,16 @@ class AcknowledgedRanges:
         whole = [at for at, each in known if each.acked][:1]
         return self._cold({*whole, *[at for at, each in known if each.partial][:1]})
 
+    def known_until(self, first: int, end: int) -> int:
+        """The start of the first cold segment that reading ``first`` to ``end`` - 1 touches, but at
+        least ``first``; ``end`` if there is none."""
+        if not self.cold_count():
+            return end
+        for number in self._numbers(first, end):
+            if number not in self._recent and self._count(self._segments[number]) < self._size:
+                return max(number * self._size, first)
+        return end
+
     def _cold(self, numbers: Iterable[int]) -> list[StoredSegment]:
         found = []
         for number in numbers:
@@ -360,7 +382,7 @@ class AcknowledgedRanges:
         """Make segments cold until the budget is kept, if more than before is in memory."""
         if self._grown:
             self._grown = False
-            self._evict(None)
+            self._evict()
 
     def memory(self) -> int:
         """The approximate size in bytes of the segments in memory."""
@@ -445,23 +467,29 @@ class AcknowledgedRanges:
     def _open(self, number: int) -> _Segment:
         segment: _Segment = self._segments[number]
         if segment.acked is None:
-            self._unpack(number, segment)
+            if segment.packed is None:
+                return self._open_cold(number)
+            self._unpack(segment, segment.packed)
         self._recent.move_to_end(number)
         return segment
 
-    def _unpack(self, number: int, segment: _Segment) -> None:
-        raw, known = segment.packed, number in self._recent
-        if raw is None:
-            assert segment.stored is not None
-            raw = segment.stored.read()
+    def _open_cold(self, number: int) -> _Segment:
+        """Raise `ColdSegment`."""
+        (place,) = self._cold([number])
+        raise ColdSegment(place, self._cold_behind(number))
+
+    def _cold_behind(self, number: int) -> Iterator[StoredSegment]:
+        """The places of the cold segments after this one that reading may need."""
+        for at in self._segments.irange(number + 1):
+            if self._count(self._segments[at]) < self._size:
+                yield from self._cold([at])
+
+    def _unpack(self, segment: _Segment, packed: bytes) -> None:
         acked = self._form()
-        masks = decode_segment(raw, acked)
+        masks = decode_segment(packed, acked)
         segment.acked, segment.partial = acked, SortedDict(masks) if masks else None
         segment.packed = segment.summary = None
-        self._recent[number] = segment
         self._grown = True
-        if not known:
-            self._evict(number)
 
     def _changing(self, number: int) -> _Segment:
         """The open segment, without its stored place: it is about to change."""
@@ -478,15 +506,66 @@ class AcknowledgedRanges:
         del self._segments[number]
         self._recent.pop(number, None)
 
-    def _evict(self, needed: int | None) -> None:
-        """Make segments cold until the budget is kept: least recently used first, never
-        dirty ones."""
+    def _evict(self) -> None:
+        """Make segments cold until the budget is kept: least recently used first, never dirty ones
+        nor the last one, and those that are kept only if every entry is acknowledged: reading these
+        needs only their summary."""
         left = self.memory()
+        last = self._segments.peekitem(-1)[0] if self._segments else 0
+        kept = max((each.kept_before for each in self._keepers), default=0) // self._size
         for number, segment in list(self._recent.items()):
             if left <= self._budget:
                 return
-            if segment.stored is not None and number != needed:
+            if segment.stored is None or number == last:
+                continue
+            if number >= kept or self._count(segment) == self._size:
                 left -= segment.memory()
                 segment.summary = self._summary(segment)
                 segment.acked = segment.partial = segment.packed = None
                 del self._recent[number]
+
+
+class RangesInMemory(AcknowledgedRanges):
+    """A view for a reader that doesn't wait: it never reads a cold segment.
+
+    Entries in cold segments count as not acknowledged. The reader moves forward with `reach`, which
+    keeps everything before an offset in memory, so that what it once saw it sees for ever. It must
+    not change the ranges.
+    """
+
+    __slots__ = ("_nothing", "_whole", "kept_before")
+
+    def __init__(self, whole: AcknowledgedRanges) -> None:
+        super().__init__(whole._form, whole._budget)
+        self._whole = whole
+        self._size = whole._size
+        self._segments, self._recent = whole._segments, whole._recent
+        self._nothing = _Segment()
+        self._nothing.acked = self._form()
+        #: Everything before this offset is in memory.
+        self.kept_before = 0
+
+    def reach(self, offset: int) -> int:
+        """Keep everything before ``offset`` in memory from now on, or before the first cold segment
+        if that is earlier; returns the end of it."""
+        if offset <= self.kept_before:
+            return offset
+        size, end = self._size, self.known_until(self.kept_before, offset)
+        number = -(-end // size)
+        if number * size > self.kept_before:
+            if not self.kept_before:
+                self._whole._keepers.append(self)
+            self.kept_before = number * size
+        return end
+
+    def release(self) -> None:
+        """Keep nothing in memory any longer."""
+        self.kept_before = 0
+        keepers = self._whole._keepers
+        keepers[:] = [each for each in keepers if each is not self]
+
+    def _open_cold(self, number: int) -> _Segment:
+        return self._nothing
+
+    def _unpack(self, segment: _Segment, packed: bytes) -> None:
+        self._whole._unpack(segment, packed)

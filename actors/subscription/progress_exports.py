@@ -194,7 +194,7 @@ def window(
     cursor: Cursor, counts: CountRuns, places: Touched, at: int, known_from: int = EVERYWHERE[1]
 ) -> Window:
     """The progress at the next touched places from offset ``at`` on, without those before the mark
-    and ``known_from``."""
+    and ``known_from``. It ends before the second stored segment that isn't in memory."""
     mark = cursor.acked_before
     found = Window(mark, [], [], [], [], DONE)
     limit, left = max(cursor.untouched_from(), counts.end), WINDOW
@@ -204,6 +204,10 @@ def window(
         if not left:
             return found._replace(at=first)
         stop = min(end, limit, first + left)
+        known = cursor.beyond.known_until(first, stop)
+        if known == first and left < WINDOW:
+            return found._replace(at=first)
+        stop = known if known > first else stop
         if first < mark:
             found.before.append((first, min(stop, mark)))
         found.ranges.extend(cursor.beyond.within(first, stop))

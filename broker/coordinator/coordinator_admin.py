@@ -110,9 +110,7 @@ async def transaction(coordinator: Coordinator, request: m.Transaction) -> m.Row
         status = state.status(sequence)
         return None if status is None else {"status": str(status)}
 
-    found = await coordinator.runtime.read(
-        look, lambda state: state.aborted.cold_within(sequence, sequence + 1)
-    )
+    found = await coordinator.runtime.read(look)
     if found is None:
         where = f"coordinator {coordinator.number}"
         raise RemoteError(Reason.NOT_FOUND, f"{where} has never had a transaction {sequence}")

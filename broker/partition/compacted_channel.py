@@ -110,6 +110,15 @@ class CompactedVisibility:
         """As `Visibility.hidden_within`."""
         return self._whole.hidden_within(max(first, self._log.horizon), end)
 
+    def known_until(self, first: int, end: int) -> int:
+        """As `Visibility.known_until`; a view has no hidden entries."""
+        first = max(first, self._log.horizon)
+        return self._whole.known_until(first, end) if first < end else end
+
+    async def load(self, offset: int) -> None:
+        """As `Visibility.load`."""
+        await self._whole.load(offset)
+
     def next_remote(self, origins: Collection[str] | None, first: int, end: int) -> int:
         """As `Visibility.next_remote`."""
         return self._whole.next_remote(origins, first, end)

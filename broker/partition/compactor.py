@@ -194,7 +194,7 @@ class Compactor:
         log = self._log
         number, view, mask = log.partition_index, self.view, None
         table = self._partition.runtime.state.table
-        offset = log.visibility.last_readable()
+        offset = await log.visibility.last_readable()
         if horizon is not None and view is not None and offset < max(horizon, table.first_offset):
             if not view.offsets:
                 return MessageId(-1, -1, number)
@@ -407,7 +407,7 @@ class Compactor:
         while (offset := self._log.kept_from(offset)) < horizon:
             most = min(READ_ENTRIES, horizon - offset)
             for entry in await self._log.read_log(offset, most, READ_BYTES):
-                if self._log.visibility.next_hidden(offset, offset + 1) > offset:
+                if not await self._log.visibility.is_hidden(offset):
                     yield offset, entry
                 offset += 1
 

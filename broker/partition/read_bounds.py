@@ -86,10 +86,12 @@ class _Scan:
         """Scan the entries from ``at`` to ``end``; return where the scan stopped."""
         partition, read = self._partition, 0
         while (at := partition.kept_from(at)) < end and not self.full and read < SCAN_BYTES:
-            stop = partition.visibility.next_hidden(at, min(end, at + CHUNK_ENTRIES))
-            if stop == at:
-                at = partition.visibility.hidden_within(at, end)[0][1]
-                continue
+            stop = min(end, at + CHUNK_ENTRIES)
+            if hidden := await partition.visibility.find_hidden(at, stop):
+                if hidden[0][0] == at:
+                    at = hidden[0][1]
+                    continue
+                stop = hidden[0][0]
             entries = partition.cache.run(at, stop - at)
             if not entries:
                 entries = (await partition.read_log(at, stop - at, CHUNK_BYTES))[: stop - at]
@@ -159,13 +161,12 @@ def _is_remote(partition: Log, after: Position) -> bool:
     return after.ledger_id >= 0 and after.ledger_id >> LEDGER_INDEX_BITS != own
 
 
-def _unread(partition: Log, begun: int, end: int) -> int:
+async def _unread(partition: Log, begun: int, end: int) -> int:
     """The number of entries from ``begun`` to ``end`` that consumers may want, including trimmed
     ones."""
     if end <= begun:
         return 0
-    hidden = sum(stop - first for first, stop in partition.visibility.hidden_within(begun, end))
-    return end - begun - hidden
+    return end - begun - await partition.visibility.count_hidden(begun, end)
 
 
 async def span(partition: Log, subscription: str, mark: int, request: pb.SpanRequest) -> pb.Span:
@@ -188,7 +189,7 @@ async def span(partition: Log, subscription: str, mark: int, request: pb.SpanReq
         begun=begun,
         foreign=foreign,
         trimmed=sum(max(min(stop, end) - max(first, begun), 0) for first, stop in gone),
-        passed=_unread(partition, begun, mark),
+        passed=await _unread(partition, begun, mark),
     )
     known = partition.runtime.state.subscriptions.get(subscription)
     if known is not None:

@@ -234,7 +234,7 @@ async def message_status(partition: Partition, request: m.Whereabouts) -> dict[s
     except NoSuchEntryError as error:
         raise RemoteError(Reason.NOT_FOUND, str(error)) from error
     found = await partition.subscriptions.ask_subscription(request.name, LocateEntry(offset))
-    return transaction_view.unsettled(partition, offset) or found
+    return await transaction_view.unsettled(partition, offset) or found
 
 
 async def skip_to(partition: Partition, request: m.SkipTo) -> None:

@@ -109,11 +109,11 @@ async def pending_at(partition: Partition, request: m.PendingAt) -> str:
     return found if offset >= 0 else "InvalidPosition"
 
 
-def unsettled(partition: Partition, offset: int) -> dict[str, Any] | None:
+async def unsettled(partition: Partition, offset: int) -> dict[str, Any] | None:
     """The status of the entry at ``offset`` if transactions decide it: it is never delivered, or
     not before an open transaction ends."""
     state = partition.runtime.state
-    if offset in state.transactions.hidden:
+    if await partition.runtime.look(lambda state: offset in state.transactions.hidden):
         text = "its transaction was aborted: it is never delivered"
         return {"where": "aborted", "consumer": "", "text": text}
     if offset < state.max_read_offset:

@@ -30,13 +30,39 @@ class Visibility:
 
     def next_hidden(self, first: int, end: int) -> int:
         """The first offset from ``first`` on whose transaction was aborted; ``end`` if there is
-        none before it."""
+        none before it. `known_until` says how far that is in memory."""
         hidden = self._runtime.state.transactions.hidden
         return hidden.next_acked(first, end) if hidden else end
 
     def hidden_within(self, first: int, end: int) -> list[tuple[int, int]]:
-        """All offsets whose transaction was aborted, as ascending (first, last + 1)."""
+        """All offsets whose transaction was aborted, as ascending (first, last + 1). `known_until`
+        says how far that is in memory."""
         return self._runtime.state.transactions.hidden.within(first, end)
+
+    def known_until(self, first: int, end: int) -> int:
+        """The first offset from ``first`` on of which it isn't in memory whether it is hidden;
+        ``end`` if there is none before it."""
+        return self._runtime.state.transactions.hidden.known_until(first, end)
+
+    async def load(self, offset: int) -> None:
+        """Load what `known_until` stops at. It may leave memory again after the turn in which this
+        returns.
+
+        Raises what `Runtime.look` raises.
+        """
+        await self._runtime.look(lambda state: state.transactions.hidden.within(offset, offset + 1))
+
+    async def find_hidden(self, first: int, end: int) -> list[tuple[int, int]]:
+        """As `hidden_within`; loads what isn't in memory. Raises what `Runtime.look` raises."""
+        return await self._runtime.look(lambda state: state.transactions.hidden.within(first, end))
+
+    async def is_hidden(self, offset: int) -> bool:
+        """Whether the entry's transaction was aborted. Raises what `Runtime.look` raises."""
+        return await self._runtime.look(lambda state: offset in state.transactions.hidden)
+
+    async def count_hidden(self, first: int, end: int) -> int:
+        """The number of hidden offsets in the range. Raises what `Runtime.look` raises."""
+        return await self._runtime.look(lambda state: state.transactions.hidden.count(first, end))
 
     def next_remote(self, origins: Collection[str] | None, first: int, end: int) -> int:
         """The first offset from ``first`` on that came from one of these clusters (None: from any);
@@ -47,9 +73,13 @@ class Visibility:
                 end = known[name].next_offset(first, end)
         return end
 
-    def last_readable(self) -> int:
-        """The offset of the newest entry that consumers get; -1 if there is none."""
-        state, at = self._runtime.state, self.readable_end
-        while (at := state.table.kept_before(at)) >= 0 and at in state.transactions.hidden:
-            at = self.hidden_within(max(0, at - _BACK), at + 1)[-1][0]
+    async def last_readable(self) -> int:
+        """The offset of the newest entry that consumers get; -1 if there is none. Raises what
+        `Runtime.look` raises."""
+        return await self._runtime.look(self._last_readable)
+
+    def _last_readable(self, state: PartitionState) -> int:
+        at, hidden = self.readable_end, state.transactions.hidden
+        while (at := state.table.kept_before(at)) >= 0 and at in hidden:
+            at = hidden.within(max(0, at - _BACK), at + 1)[-1][0]
         return at

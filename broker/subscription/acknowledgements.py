@@ -120,12 +120,12 @@ class Acknowledgements:
             self._late[acked] = None
 
     def _has(self, command: Ack | AckBefore) -> bool:
-        """Whether the cursor has what was just submitted.
+        """Whether the cursor is known to have what was just submitted.
 
         It doesn't while the runtime rolls its journal, loads segments or tries a disk that was
         full: then the cursor changes later, and dispatch must learn of it then.
         """
-        cursor = self._state.cursor
+        cursor = self._state.dispatcher.cursor
         if isinstance(command, AckBefore):
             return command.remaining is None and cursor.acked_before >= command.offset
         return not command.partial and not any(

@@ -9,6 +9,7 @@ from typing import Any
 
 from velaray.actors.dispatch.consumers import SubscriptionType
 from velaray.actors.dispatch.dispatcher import IN_ORDER
+from velaray.actors.machine import ColdSegment
 from velaray.actors.runtime import Stopped
 from velaray.actors.subscription.cursor import mask_to_words
 from velaray.actors.subscription.dead_letters import (
@@ -17,8 +18,10 @@ from velaray.actors.subscription.dead_letters import (
     Intended,
     Moved,
 )
+from velaray.actors.subscription.machine import SubscriptionState
 from velaray.broker.subscription.dispatch_state import DispatchState
 from velaray.broker.subscription.messages import MoveDeadLetters, Restart
+from velaray.journal.errors import JournalError
 
 CONFIRM_AGAIN_S = 1.0
 """Seconds after which confirmations that a full disk refused are tried again."""
@@ -34,6 +37,7 @@ class DeadLetterDecisions:
         self._most_deliveries: int | None = None
         self._unconfirmed: list[int] = []
         self._confirming: asyncio.TimerHandle | None = None
+        self._moving: set[asyncio.Task[None]] = set()  # those that wait for a segment
 
     def set_policy(self, policy: Mapping[str, Any] | None) -> None:
         """The policy ``deadLetter``; None: no entry becomes a dead letter."""
@@ -62,12 +66,23 @@ class DeadLetterDecisions:
             self._state.send(Restart())  # the disk is full: restart, and decide again
 
     def _move(self, dead_letters: Sequence[tuple[int, int]]) -> None:
-        ack_set = self._state.cursor.ack_set
-        masks = ((offset, number, ack_set(offset)) for offset, number in dead_letters)
-        told = [
-            (offset, number, [] if mask is None else mask_to_words(mask))
-            for offset, number, mask in masks
-        ]
+        """Have the partition move entries, as soon as it is known what remains of them."""
+        try:
+            told = _remaining(self._state.runtime.state, dead_letters)
+        except ColdSegment:
+            task = asyncio.get_running_loop().create_task(self._move_later(dead_letters))
+            self._moving.add(task)
+            task.add_done_callback(self._moving.discard)
+        else:
+            self._send(told)
+
+    async def _move_later(self, dead_letters: Sequence[tuple[int, int]]) -> None:
+        with suppress(Stopped, JournalError):  # then the actor ends
+            told = await self._state.runtime.look(lambda state: _remaining(state, dead_letters))
+            if self._state.current:
+                self._send(told)
+
+    def _send(self, told: list[tuple[int, int, list[int]]]) -> None:
         if told:
             self._state.send(MoveDeadLetters(told))
 
@@ -109,3 +124,18 @@ class DeadLetterDecisions:
         """Stop. The next connection moves and confirms what is left."""
         if self._confirming is not None:
             self._confirming.cancel()
+        for task in self._moving:
+            task.cancel()
+
+
+def _remaining(
+    state: SubscriptionState, dead_letters: Sequence[tuple[int, int]]
+) -> list[tuple[int, int, list[int]]]:
+    """The dead letters with what remains of each, as words; without those that aren't intended any
+    more."""
+    intended = [each for each in dead_letters if state.dead.intended.get(each[0]) == each[1]]
+    masks = ((offset, number, state.cursor.ack_set(offset)) for offset, number in intended)
+    return [
+        (offset, number, [] if mask is None else mask_to_words(mask))
+        for offset, number, mask in masks
+    ]

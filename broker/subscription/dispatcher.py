@@ -36,6 +36,7 @@ from velaray.actors.subscription.undoing import Restore
 from velaray.broker.subscription import messages as m
 from velaray.broker.subscription import subscription_queries as queries
 from velaray.broker.subscription.acknowledgements import Acknowledgements
+from velaray.broker.subscription.cursor_loading import CursorLoading
 from velaray.broker.subscription.cursor_moves import CursorMoves
 from velaray.broker.subscription.dead_letter_decisions import DeadLetterDecisions
 from velaray.broker.subscription.delivery_counts import DeliveryCounts
@@ -50,7 +51,6 @@ from velaray.broker.subscription.dispatcher_details import (
 )
 from velaray.broker.subscription.lease_control import LeaseControl
 from velaray.broker.subscription.tracing import Trace
-from velaray.events.segments import StoredSegment
 from velaray.topology.messages import Message, ReplyT, Request
 from velaray.topology.rpc import RemoteError
 
@@ -67,10 +67,10 @@ class SubscriptionDispatcher:
         partition: int,
         send: Send,
         trace: Trace | None = None,
-        suspects: Suspects | None = None,
+        suspects: Callable[[], Awaitable[Suspects]] | None = None,
     ) -> None:
-        """``trace`` records deliveries; None records nothing. ``suspects`` outlive the
-        dispatcher."""
+        """``trace`` records deliveries; None records nothing. ``suspects`` returns those that
+        outlive the dispatcher."""
         self._suspects = suspects
         self._state = DispatchState(runtime, partition, send, trace, self._pump)
         self._counts = DeliveryCounts(self._state)
@@ -78,6 +78,7 @@ class SubscriptionDispatcher:
         self._dead_letters = DeadLetterDecisions(self._state)
         self._moves = CursorMoves(self._state, self._leases, self._forget_deliveries)
         self._acks = Acknowledgements(self._state, self._moves, self._dead_letters)
+        self._loading = CursorLoading(self._state, self._dead_letters.decide)
         self._opened = False
         self._terminated_at: int | None = None
         self._told_end: set[int] = set()
@@ -104,6 +105,7 @@ class SubscriptionDispatcher:
             self._state.trace.end()
         if self._relieving is not None:
             self._relieving.cancel()
+        self._loading.close()
         self._dead_letters.close()
         self._counts.close()
 
@@ -143,37 +145,25 @@ class SubscriptionDispatcher:
             m.AckEntriesInTransaction: acks.ack_in_transaction,
             m.AckEntriesBeforeInTransaction: acks.ack_before_in_transaction,
             m.EndPendingAcks: acks.end_transaction,
-            m.GetHoldings: self._reading(
-                lambda r, s: queries.holdings(s, r.ranges),
-                lambda r, s: queries.needs_of_holdings(s, r.ranges),
-            ),
+            m.GetHoldings: self._reading(lambda r, s: queries.holdings(s, r.ranges)),
             m.GetWaiting: self._reading(lambda r, s: queries.waiting(s, r.came)),
             m.GetMark: self._reading(lambda r, s: s.cursor.acked_before),
             m.FindUnacked: self._reading(lambda r, s: queries.find_unacked(s, r.number, r.end)),
             m.GetUnacked: self._reading(lambda r, s: queries.unacked(s, r.first, r.most, r.end)),
             m.GetPendingAcks: self._reading(lambda r, s: pending_acks(s, r.transaction)),
             m.GetPendingTransactions: self._reading(lambda r, s: pending_transactions(s)),
-            m.GetAckStatus: self._reading(
-                lambda r, s: pending_at(s, r.offset, r.index),
-                lambda r, s: queries.needs_of_entry(s, r.offset),
-            ),
+            m.GetAckStatus: self._reading(lambda r, s: pending_at(s, r.offset, r.index)),
             m.GetStats: self._reading(lambda r, s: stats(s, state.dispatcher, r.end)),
             m.GetDetails: self._reading(lambda r, s: details(s, state.dispatcher, r.end)),
             m.LocateEntry: self._locate,
         }
 
     def _reading(
-        self,
-        query: Callable[[Any, SubscriptionState], Any],
-        needs: Callable[[Any, SubscriptionState], Sequence[StoredSegment]] | None = None,
+        self, query: Callable[[Any, SubscriptionState], Any]
     ) -> Callable[[Any], Awaitable[Any]]:
-        """A handler that answers from the state once that is durable; ``needs`` returns the cold
-        segments that the query reads."""
+        """A handler that answers from the state once that is durable."""
         runtime = self._state.runtime
-        return lambda request: runtime.read(
-            lambda state: query(request, state),
-            None if needs is None else lambda state: needs(request, state),
-        )
+        return lambda request: runtime.read(lambda state: query(request, state))
 
     async def on_request(self, request: Request[ReplyT]) -> ReplyT:
         """Answer a request of the partition. Raises `RemoteError` if it is refused."""
@@ -188,17 +178,17 @@ class SubscriptionDispatcher:
         if self._state.trace is not None:
             self._state.trace.write()
         return await self._state.runtime.read(
-            lambda state: message_status(state, self._state.dispatcher, request.offset),
-            lambda state: queries.needs_of_entry(state, request.offset),
+            lambda state: message_status(state, self._state.dispatcher, request.offset)
         )
 
     async def _open(self, request: m.OpenDispatcher) -> int:
         state = self._state
+        suspects = None if self._suspects is None else await self._suspects()
         reply = accepted(await state.runtime.ask(Create(request.start)))
         assert isinstance(reply, CursorAt)
         expire = Expire(request.end, pairs(request.gone), ExpiryReason.TRIMMED)
         accepted(await state.runtime.ask(expire))
-        state.begin(self._suspects)
+        state.begin(suspects)
         self._opened = True
         self._dead_letters.begin()
         self._terminated_at = request.terminated_at
@@ -340,6 +330,7 @@ class SubscriptionDispatcher:
         if wanted > state.wanted:
             state.wanted = wanted
             state.send(m.WantEntries(wanted))
+        self._loading.go_on()
         if self._terminated_at is not None:
             self._tell_end(self._terminated_at)
 
@@ -350,7 +341,7 @@ class SubscriptionDispatcher:
 
     def _tell_end(self, end: int) -> None:
         dispatcher = self._state.dispatcher
-        next_offset = self._state.cursor.next_unacked(dispatcher.next_offset)
+        next_offset = dispatcher.cursor.next_unacked(dispatcher.next_offset)
         if dispatcher.waiting() or dispatcher.delayed() or next_offset < end:
             return
         for consumer in dispatcher.consumers():

@@ -64,7 +64,7 @@ def details(state: SubscriptionState, dispatcher: Dispatcher, end_offset: int) -
             view.consumer_id: [list(part) for part in dispatcher.unacked(view.consumer_id)[:SHOWN]]
             for view in dispatcher.consumers()
         },
-        "redelivered": [list(pair) for pair in dispatcher.redelivery_counts(SHOWN)],
+        "redelivered": [list(pair) for pair in dispatcher.redelivery_counts(cursor, SHOWN)],
     }
 
 

@@ -148,11 +148,16 @@ class SubscriptionActor(JournaledActor):
         self._exporter.speak_up()
         if self._trace is None:
             self._trace = Trace(self.runtime, self.actor_system.clock_ms)
-        if self._suspects is None:
-            self._suspects = _suspects_of_before(self.runtime.state)
         self._dispatcher = SubscriptionDispatcher(
-            self.runtime, self.key.partition, rpc_connection.tell, self._trace, self._suspects
+            self.runtime, self.key.partition, rpc_connection.tell, self._trace, self._all_suspects
         )
+
+    async def _all_suspects(self) -> Suspects:
+        """The suspects of this activation."""
+        if self._suspects is None:
+            before = await self.runtime.look(_suspects_of_before)
+            self._suspects = self._suspects or before  # perhaps another connection's
+        return self._suspects
 
     def _check_epoch(self, epoch: int) -> None:
         """Raise `RemoteError` (FENCED) if a newer activation of the partition was served."""

@@ -10,7 +10,6 @@ from velaray.broker.subscription.dispatch_state import pairs
 from velaray.broker.subscription.messages import Point, Progress
 from velaray.broker.subscription.progress_form import ahead_to
 from velaray.events.ids import Position
-from velaray.events.segments import StoredSegment
 
 _AT_ONCE = 1 << 16
 """The approximate number of ranges of remote progress in one answer."""
@@ -27,29 +26,22 @@ def holdings(state: SubscriptionState, ranges: Sequence[int]) -> tuple[int, list
     return cursor.acked_before, whole
 
 
-def needs_of_holdings(state: SubscriptionState, ranges: Sequence[int]) -> list[StoredSegment]:
-    """The cold segments that `holdings` reads."""
-    cursor = state.cursor
-    return [
-        place
-        for first, _ in pairs(ranges)
-        for place in cursor.beyond.cold_ahead(max(first, cursor.acked_before))
-    ]
-
-
-def needs_of_entry(state: SubscriptionState, offset: int) -> list[StoredSegment]:
-    """The cold segments that a question about one entry reads."""
-    return state.cursor.beyond.cold_within(offset, offset + 1)
-
-
 def find_unacked(state: SubscriptionState, number: int, end: int) -> int | None:
-    """The offset of the ``number``-th (from 1) unacknowledged entry before ``end``."""
+    """The offset of the ``number``-th (from 1) unacknowledged entry before ``end``. Segments before
+    that one are only counted."""
     cursor = state.cursor
-    for start in range(cursor.acked_before, end, _WINDOW):
-        for first, behind in cursor.unacked_ranges(start, min(start + _WINDOW, end)):
-            if number <= behind - first:
-                return first + number - 1
-            number -= behind - first
+    size, at = cursor.beyond.segment_size, cursor.acked_before
+    while at < end:
+        begin = at - at % size  # nothing before the mark is in its segment
+        stop = min(begin + size, end)
+        here = stop - at - cursor.beyond.count(begin, stop)
+        if number <= here:
+            break
+        number, at = number - here, stop
+    for first, behind in cursor.unacked_ranges(at, stop) if at < end else ():
+        if number <= behind - first:
+            return first + number - 1
+        number -= behind - first
     return None
 
 

@@ -140,7 +140,7 @@ async def _deliverable(partition: Partition, name: str, origin: Origin | None) -
         )
         for start, stop in zip(flat[::2], flat[1::2], strict=True):
             for run in origin.runs(start, stop):
-                hidden = partition.log.visibility.hidden_within(run.offset, run.end)
+                hidden = await partition.log.visibility.find_hidden(run.offset, run.end)
                 for shown, behind in gaps(run.offset, run.end, hidden):
                     entries += behind - shown
                     for offset in range(shown, behind):

@@ -128,6 +128,10 @@ async def remaining(partition: Partition, request: m.Remaining) -> int:
     return backlog + untold
 
 
+def _is_hidden(offset: int, state: PartitionState) -> bool:
+    return offset in state.transactions.hidden
+
+
 async def tail(partition: Partition, request: m.Tail) -> Position | None:
     """Answer `Tail`."""
     target, ttl_ms = request.cluster, partition.policies.ttl_ms
@@ -135,7 +139,7 @@ async def tail(partition: Partition, request: m.Tail) -> Position | None:
     state = partition.runtime.state
     at = state.end_offset
     while (at := state.table.kept_before(at)) >= state.first_offset:
-        if at in state.transactions.hidden:
+        if await partition.runtime.look(partial(_is_hidden, at)):
             continue
         judged = judge(
             bytes((await partition.log.entry(at)).data), target, too_old_ms, everything=True

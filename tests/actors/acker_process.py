@@ -10,14 +10,14 @@ import asyncio
 import sys
 from random import Random
 
-from tests.actors.acknowledging import END, SMALL, begin, small_segments
+from tests.actors.acknowledging import END, SMALL, acked, begin, small_segments
 from velaray.actors.subscription.machine import Ack
 from velaray.journal.files import FileStore
 
 
 async def _acknowledge(directory: str, seed: int) -> None:
     runtime = await begin(FileStore(directory), SMALL)
-    left = [offset for offset in range(END) if not runtime.state.cursor.is_acked(offset)]
+    left = sorted(set(range(END)) - await acked(runtime))
     Random(seed).shuffle(left)
     print("ready", flush=True)
     for offset in left:

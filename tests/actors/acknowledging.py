@@ -7,7 +7,6 @@ from typing import Any
 
 from velaray.actors.runtime import Runtime
 from velaray.actors.sets import acknowledged_ranges
-from velaray.actors.subscription.cursor import Cursor
 from velaray.actors.subscription.machine import Create, SubscriptionMachine, SubscriptionState
 from velaray.events.ids import ActorKey, TopicName
 from velaray.journal import journal
@@ -45,6 +44,8 @@ async def begin(
     return runtime
 
 
-def acked(cursor: Cursor) -> set[int]:
+async def acked(runtime: Runtime[SubscriptionState]) -> set[int]:
     """What would not be delivered again."""
-    return {offset for offset in range(END) if cursor.is_acked(offset)}
+    return await runtime.look(
+        lambda state: {offset for offset in range(END) if state.cursor.is_acked(offset)}
+    )

@@ -4,20 +4,21 @@ The first part compares a cursor with sets of integers, for every form of its se
 moment at which they leave memory. The second part is the test plan of Pulsar's PIP-81.
 """
 
-from functools import partial
+from __future__ import annotations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.actors.test_cursor import NaiveCursor, compare, step
-from velaray.actors.machine import InvariantViolation
+from velaray.actors.machine import ColdSegment, InvariantViolation
 from velaray.actors.sets import acknowledged_ranges as module
 from velaray.actors.sets.acknowledged_ranges import AcknowledgedRanges
 from velaray.actors.sets.bitmaps import Bitmap
 from velaray.actors.sets.ranges import RangeSet
 from velaray.actors.subscription.cursor import Cursor
-from velaray.events.segments import StoredSegment, bytes_of, segment_digest
+from velaray.actors.testing import Contents
+from velaray.events.segments import StoredSegment
 
 FORMS = [RangeSet, Bitmap]
 LIMIT = 30
@@ -42,6 +43,11 @@ class Disk:
     def __init__(self) -> None:
         self.reads = 0
         self.written: list[int] = []
+        self.contents = Contents()
+
+    def ranges(self, form: type = Bitmap, budget: int = 0) -> Loading:
+        """Ranges whose cold segments are loaded when they are read."""
+        return Loading(self, form, budget)
 
     def checkpoint(self, held: AcknowledgedRanges) -> dict[int, StoredSegment]:
         """Store what isn't stored, and say where everything is."""
@@ -50,23 +56,46 @@ class Disk:
         for number, kept in held.snapshot().items():
             if isinstance(kept, bytes):
                 self.written.append(number)
-                read = partial(self._read, kept)
-                kept = StoredSegment(f"{number}", 1, 0, len(kept), segment_digest(kept), read)
+                kept = self.contents.store({f"{number}": kept})[f"{number}"]
             places[number] = kept
         held.on_checkpoint(places)
         held.evict()
         return places
 
-    def _read(self, raw: bytes) -> bytes:
+    def read(self, place: StoredSegment) -> bytes:
+        """The bytes of a segment."""
         self.reads += 1
-        return raw
+        return self.contents.raw_of(place)
+
+
+class Loading(AcknowledgedRanges):
+    """What a host does, in one: it loads what is read."""
+
+    def __init__(self, disk: Disk, form: type, budget: int) -> None:
+        super().__init__(form, budget)
+        self._disk = disk
+
+    def _open_cold(self, number: int):
+        (place,) = self._cold([number])
+        self._grown = True
+        self.evict()
+        self.provide(number, self._disk.read(place))
+        return self._open(number)
+
+
+def contents_of(cursor: Cursor, disk: Disk) -> dict[int, bytes]:
+    """The segments as bytes."""
+    return {
+        number: kept if isinstance(kept, bytes) else disk.contents.raw_of(kept)
+        for number, kept in cursor.beyond.snapshot().items()
+    }
 
 
 def recovered(cursor: Cursor, disk: Disk, form: type, budget: int) -> Cursor:
     """Another cursor, from what a checkpoint has of the first."""
     places = disk.checkpoint(cursor.beyond)
-    again = Cursor(cursor.acked_before, beyond=AcknowledgedRanges(form, budget))
-    packed = {number: place.read() for number, place in places.items()}
+    again = Cursor(cursor.acked_before, beyond=disk.ranges(form, budget))
+    packed = {number: disk.contents.raw_of(place) for number, place in places.items()}
     again.beyond.restore(cursor.beyond.segment_size, packed)
     again.beyond.on_checkpoint(places)
     again.beyond.evict()
@@ -86,11 +115,12 @@ def test_evicted_segments_do_not_change_results(form, budget) -> None:
     @settings(max_examples=60, deadline=None)
     @given(STEPS, RANGES)
     def check(steps, window) -> None:
-        cursor, naive, disk = Cursor(beyond=AcknowledgedRanges(form, budget)), NaiveCursor(), Disk()
+        naive, disk = NaiveCursor(), Disk()
+        cursor = Cursor(beyond=disk.ranges(form, budget))
         for taken in steps:
             if taken == ("checkpoint",):
                 disk.checkpoint(cursor.beyond)
-                assert cursor.beyond.memory() <= budget
+                assert cursor.beyond.memory() <= budget or len(cursor.beyond._recent) == 1
             elif taken == ("recover",):
                 cursor = recovered(cursor, disk, form, budget)
             else:
@@ -105,15 +135,15 @@ def test_evicted_segments_do_not_change_results(form, budget) -> None:
 @settings(max_examples=100, deadline=None)
 @given(STEPS)
 def test_the_forms_store_the_same_bytes(steps) -> None:
-    cursors = [Cursor(beyond=AcknowledgedRanges(form, 0)) for form in FORMS]
     disks, naive = [Disk() for _ in FORMS], NaiveCursor()
+    cursors = [Cursor(beyond=disk.ranges(form)) for form, disk in zip(FORMS, disks, strict=True)]
     for taken in steps:
         for cursor, disk in zip(cursors, disks, strict=True):
             if taken[0] in ("checkpoint", "recover"):
                 disk.checkpoint(cursor.beyond)
             else:
                 step(cursor, naive, taken)
-        first, second = (bytes_of(cursor.beyond.snapshot()) for cursor in cursors)
+        first, second = map(contents_of, cursors, disks)
         assert first == second
         assert cursors[0] == cursors[1]
 
@@ -122,14 +152,15 @@ def test_the_forms_store_the_same_bytes(steps) -> None:
 @given(STEPS)
 def test_only_changed_segments_are_written(steps) -> None:
     """A segment that is given by place has there what it has in memory."""
-    cursor, naive, disk = Cursor(beyond=AcknowledgedRanges(Bitmap, 0)), NaiveCursor(), Disk()
+    naive, disk = NaiveCursor(), Disk()
+    cursor = Cursor(beyond=disk.ranges())
     for taken in steps:
         if taken[0] in ("checkpoint", "recover"):
             disk.checkpoint(cursor.beyond)
         else:
             step(cursor, naive, taken)
         copy = Cursor(cursor.acked_before, cursor.acked_ranges(), cursor.all_partials())
-        assert bytes_of(cursor.beyond.snapshot()) == bytes_of(copy.beyond.snapshot())
+        assert contents_of(cursor, disk) == contents_of(copy, disk)
 
 
 # -- PIP-81's test plan ------------------------------------------------------------
@@ -137,7 +168,8 @@ def test_only_changed_segments_are_written(steps) -> None:
 
 def alternating(segments: int, budget: int) -> tuple[Cursor, Disk]:
     """Every second entry is acknowledged, but the first; a checkpoint has it."""
-    cursor, disk = Cursor(beyond=AcknowledgedRanges(Bitmap, budget)), Disk()
+    disk = Disk()
+    cursor = Cursor(beyond=disk.ranges(Bitmap, budget))
     for offset in range(1, 8 * segments, 2):
         cursor.ack_range(offset, offset + 1)
     disk.checkpoint(cursor.beyond)
@@ -170,10 +202,10 @@ def test_a_segment_is_kept_until_the_mark_has_passed_it() -> None:
 
 def test_a_budget_smaller_than_one_segment() -> None:
     cursor, disk = alternating(20, 0)
-    assert cursor.beyond.memory() == 0 and cursor.beyond.cold_count() == 20
+    assert cursor.beyond.cold_count() == 19  # all but the last, which changes most often
     assert cursor.is_acked(9) and not cursor.is_acked(90)
     assert cursor.acked_range_count() == 80 and cursor.backlog(160) == 80
-    assert cursor.beyond.cold_count() == 19 and disk.reads == 2
+    assert cursor.beyond.cold_count() == 18 and disk.reads == 2
 
 
 def test_the_least_recently_used_segment_is_evicted() -> None:
@@ -182,6 +214,7 @@ def test_the_least_recently_used_segment_is_evicted() -> None:
     assert cursor.beyond.cold_count() == 1  # the first one
     cursor.is_acked(8)  # the second is used again
     cursor.is_acked(0)  # the first comes back, the third goes
+    cursor.beyond.evict()
     reads = disk.reads
     cursor.is_acked(8)
     cursor.is_acked(24)
@@ -191,7 +224,8 @@ def test_the_least_recently_used_segment_is_evicted() -> None:
 
 
 def test_loading_a_segment_may_evict_several() -> None:
-    cursor, disk = Cursor(beyond=AcknowledgedRanges(RangeSet, 1 << 20)), Disk()
+    disk = Disk()
+    cursor = Cursor(beyond=disk.ranges(RangeSet, 1 << 20))
     for first in (9, 11, 13, 15):  # the second segment has the most ranges
         cursor.ack_range(first, first + 1)
     big = cursor.beyond.memory()
@@ -203,6 +237,7 @@ def test_loading_a_segment_may_evict_several() -> None:
     disk.checkpoint(cursor.beyond)
     assert cursor.beyond.cold_count() == 1
     assert cursor.is_acked(9)
+    cursor.beyond.evict()
     assert cursor.beyond.cold_count() == 2
     assert cursor.beyond.memory() <= 3 * small
 
@@ -220,7 +255,8 @@ def test_an_unstored_segment_is_never_evicted() -> None:
 
 
 def test_a_fully_acknowledged_segment_is_not_read() -> None:
-    cursor, disk = Cursor(beyond=AcknowledgedRanges(Bitmap, 0)), Disk()
+    disk = Disk()
+    cursor = Cursor(beyond=disk.ranges(Bitmap, 0))
     cursor.ack_range(3, 8 * 50)
     disk.checkpoint(cursor.beyond)
     assert cursor.next_unacked(80) == 400 and cursor.is_acked(77)
@@ -230,18 +266,24 @@ def test_a_fully_acknowledged_segment_is_not_read() -> None:
     assert cursor.acked_before == 400 and not cursor.beyond
 
 
-def test_a_lost_segment_is_an_error_not_an_empty_one() -> None:
-    cursor, _ = alternating(4, 0)
+def cold(segments: int) -> tuple[Cursor, list[StoredSegment]]:
+    """Every second entry is acknowledged, but the first; only the last segment is in memory."""
+    cursor, disk = Cursor(beyond=AcknowledgedRanges(Bitmap, 0)), Disk()
+    for offset in range(1, 8 * segments, 2):
+        cursor.ack_range(offset, offset + 1)
+    return cursor, list(disk.checkpoint(cursor.beyond).values())
 
-    def lost() -> bytes:
-        raise OSError("gone")
 
-    place = StoredSegment("1", 1, 0, 0, b"", lost)
-    cursor.beyond.on_checkpoint({1: place})
-    with pytest.raises(OSError, match="gone"):
+def test_reading_a_cold_segment_is_an_error_that_says_what_to_load() -> None:
+    cursor, places = cold(4)
+    with pytest.raises(ColdSegment, match="segment 1 isn't in memory") as caught:
         cursor.is_acked(9)
-    with pytest.raises(OSError, match="gone"):
+    assert (caught.value.place, list(caught.value.behind)) == (places[1], [places[2]])
+    with pytest.raises(ColdSegment):
         cursor.ack_range(10, 11)
+    with pytest.raises(ColdSegment):
+        list(cursor.acked_ranges())
+    assert cursor.untouched_from() == 32 and cursor.backlog(32) == 16
 
 
 def test_a_missing_segment_is_named() -> None:
@@ -264,7 +306,8 @@ def test_a_missing_segment_is_named() -> None:
 @given(st.permutations(range(24)), st.lists(st.integers(0, 23), max_size=6), st.data())
 def test_acks_are_commutative_and_idempotent(order, again, data) -> None:
     """K4, and Pulsar's random-order scenario: in any order, no gap remains at the end."""
-    cursor, disk = Cursor(beyond=AcknowledgedRanges(Bitmap, 0)), Disk()
+    disk = Disk()
+    cursor = Cursor(beyond=disk.ranges(Bitmap, 0))
     for offset in (*order, *again):
         cursor.ack_range(offset, offset + 1)
         if data.draw(st.booleans()):
@@ -277,7 +320,8 @@ def test_acks_are_commutative_and_idempotent(order, again, data) -> None:
 @given(st.permutations([(o, 1 << bit) for o in (1, 2, 9) for bit in range(3)]), st.data())
 def test_parts_of_batches_survive_and_complete(order, data) -> None:
     """The last part of a batch moves the mark, also after a recovery."""
-    cursor, disk = Cursor(1, [(3, 9)], beyond=AcknowledgedRanges(Bitmap, 0)), Disk()
+    disk = Disk()
+    cursor = Cursor(1, [(3, 9)], beyond=disk.ranges(Bitmap, 0))
     left = {1: 0b111, 2: 0b111, 9: 0b111}
     for offset, bit in order:
         left[offset] &= ~bit
@@ -290,18 +334,19 @@ def test_parts_of_batches_survive_and_complete(order, data) -> None:
 
 
 def test_acks_below_the_mark_change_nothing() -> None:
-    cursor, _ = alternating(4, 0)
+    cursor, disk = alternating(4, 0)
     cursor.ack_before(17)
-    before = bytes_of(cursor.beyond.snapshot())
+    before = contents_of(cursor, disk)
     for first, end in ((0, 5), (3, 17), (9, 10)):
         cursor.ack_range(first, end)
         cursor.ack_partial(first, 0b1)
         cursor.check()
-    assert cursor.acked_before == 18 and bytes_of(cursor.beyond.snapshot()) == before
+    assert cursor.acked_before == 18 and contents_of(cursor, disk) == before
 
 
 def test_the_next_unacked_entry_is_found_without_reading_full_segments() -> None:
-    cursor, disk = Cursor(beyond=AcknowledgedRanges(Bitmap, 0)), Disk()
+    disk = Disk()
+    cursor = Cursor(beyond=disk.ranges(Bitmap, 0))
     cursor.ack_range(24, 8 * 50)
     cursor.ack_partial(401, 0b1)
     disk.checkpoint(cursor.beyond)

@@ -20,7 +20,6 @@ from velaray.events.events_pb2 import (
     TransactionBegun,
     TransactionDecided,
 )
-from velaray.events.segments import bytes_of
 
 MACHINE = CoordinatorMachine()
 
@@ -111,7 +110,7 @@ def test_a_commit_sequence_is_used_only_by_its_owner() -> None:
 
 def test_commit_sequences_survive_a_checkpoint() -> None:
     story = begun(1).when(CommitInSequence("q", 3, [1], owner="")).when(Finish(1))
-    again = MACHINE.restore(bytes_of(MACHINE.snapshot(story.state)))
+    again = story.restored()
     assert again == story.state and again.series == {"q": CommitSequence("", 3)}
 
 
@@ -193,7 +192,7 @@ def test_open_transactions_of_a_commit_sequence_end_with_it() -> None:
 
 def test_the_commit_sequence_of_a_transaction_survives_a_checkpoint() -> None:
     story = given(MACHINE, LedgerOpened(ledger_id=1, epoch=1)).when(begin(3)).when(Begin(10_000))
-    segments = bytes_of(MACHINE.snapshot(story.state))
+    segments = story.segments()
     again = MACHINE.restore(segments)
     assert again == story.state and (again.unfinished[1].series, again.unfinished[1].number) == (
         "q",

@@ -29,7 +29,7 @@ from velaray.actors.coordinator.machine import (
 )
 from velaray.actors.coordinator.state import LEGAL, TICK_MS, CoordinatorState, Status
 from velaray.actors.machine import InvariantViolation, Reason, Refusal
-from velaray.actors.testing import given
+from velaray.actors.testing import Contents, given
 from velaray.events.events_pb2 import (
     LedgerOpened,
     PartitionsJoined,
@@ -39,7 +39,6 @@ from velaray.events.events_pb2 import (
     TransactionDecided,
     TransactionFinished,
 )
-from velaray.events.segments import StoredSegment, bytes_of, segment_digest
 from velaray.journal.errors import StorageFull, SyncFailed
 from velaray.journal.memory import MemoryDisk, Step
 
@@ -249,7 +248,7 @@ def test_every_prefix_of_a_history_recovers_its_unfinished_work() -> None:
         replayed = MACHINE.initial()
         for event in history[:length]:
             MACHINE.evolve(replayed, event)
-        segments = bytes_of(MACHINE.snapshot(replayed))
+        segments = Contents().bytes_of(MACHINE.snapshot(replayed))
         restored = MACHINE.restore(segments)
         assert restored == replayed
         for state in (replayed, restored):
@@ -390,15 +389,9 @@ def test_a_million_outcomes_are_small_and_one_more_abort_rewrites_one_segment() 
     state.next_sequence = 1_000_001
     for sequence in range(1, 1_000_001, 2):
         state.aborted.add(sequence, sequence + 1)
-    stored = bytes_of(MACHINE.snapshot(state))
-    assert sum(map(len, stored.values())) < 160_000
-    MACHINE.on_checkpoint(
-        state,
-        {
-            name: StoredSegment(name, 1, 0, len(raw), segment_digest(raw), partial(bytes, raw))
-            for name, raw in stored.items()
-        },
-    )
+    stored = Contents().store(MACHINE.snapshot(state))
+    assert sum(place.size for place in stored.values()) < 160_000
+    MACHINE.on_checkpoint(state, stored)
     for event in (
         TransactionBegun(sequence=1_000_001, timeout_ms=1),
         TransactionDecided(sequence=1_000_001),

@@ -134,7 +134,7 @@ def test_a_change_of_subscription_type_keeps_delays() -> None:
 def test_an_entry_acked_before_its_delay_is_known_is_not_tracked() -> None:
     """For example, it expired before its size was reported."""
     made = dispatcher(SHARED)
-    made._in_flight.cursor.ack_range(1, 3)
+    made._in_flight.cursor.whole.ack_range(1, 3)
     made.acked([(1, 3)])
     made.feed(0, [1] * 4, None, delayed=[(0, 4)])
     made.check()
@@ -147,7 +147,7 @@ def test_an_entry_acked_before_it_is_due_is_never_delivered() -> None:
     made = dispatcher(SHARED)
     made.feed(0, [1] * 3, None, delayed=[(0, 3)])
     assert given_out(made) == []
-    made._in_flight.cursor.ack_range(0, 2)
+    made._in_flight.cursor.whole.ack_range(0, 2)
     made.acked([(0, 2)])
     made.due([(0, 3)])
     assert given_out(made) == [2]

@@ -370,7 +370,7 @@ def _two_holders(made: Dispatcher) -> None:
 
 
 def _acked_but_held(made: Dispatcher) -> None:
-    made._in_flight.cursor.ack_range(0, 5)
+    made._in_flight.cursor.whole.ack_range(0, 5)
 
 
 def _held_and_waiting(made: Dispatcher) -> None:
@@ -472,11 +472,11 @@ def test_no_lease_is_granted_while_the_dispatcher_has_choices() -> None:
     made.flow(0, 100)
     made.dispatch()
     assert made.may_lease()
-    made._in_flight.cursor.ack_range(20, 21)
+    made._in_flight.cursor.whole.ack_range(20, 21)
     assert not made.may_lease()  # something acknowledged ahead
-    made._in_flight.cursor.ack_before(21)
+    made._in_flight.cursor.whole.ack_before(21)
     assert made.may_lease()
-    made._in_flight.cursor.ack_partial(30, 1)
+    made._in_flight.cursor.whole.ack_partial(30, 1)
     assert not made.may_lease()  # a part acknowledged ahead
 
 
@@ -484,7 +484,7 @@ def test_entries_acked_before_a_lease_report_are_not_held() -> None:
     made = dispatcher(4, 10, kind=EXCLUSIVE)
     made.dispatch()
     assert made.lease() is not None
-    made._in_flight.cursor.ack_range(5, 6)
+    made._in_flight.cursor.whole.ack_range(5, 6)
     made.acked([(5, 6)])
     made.lease_report(4, [1, 1, 1], {})
     assert made.unacked(0) == [(0, 5), (6, 7)]

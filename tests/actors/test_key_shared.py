@@ -62,7 +62,7 @@ def feed(made: Dispatcher, hashes: list[int]) -> None:
 
 def ack(made: Dispatcher, *offsets: int) -> None:
     for offset in offsets:
-        made._in_flight.cursor.ack_range(offset, offset + 1)
+        made._in_flight.cursor.whole.ack_range(offset, offset + 1)
         made.acked([(offset, offset + 1)])
 
 
@@ -371,7 +371,7 @@ def test_hashes_are_required_from_the_first_key_shared_consumer_on() -> None:
 def test_a_seek_drops_waiting_entries_and_pending_hashes() -> None:
     made = dispatcher([7, 7, 2000], consumer(1, LOW), consumer(2, HIGH), permits=1)
     made.dispatch()
-    made._in_flight.cursor.reset(1)
+    made._in_flight.cursor.whole.reset(1)
     made.reset(1)
     feed(made, [7, 2000])
     made.flow(1, 1)

@@ -17,7 +17,7 @@ EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = SubscriptionType
 
 
 def ack(made: Dispatcher, first: int, end: int) -> None:
-    made._in_flight.cursor.ack_range(first, end)
+    made._in_flight.cursor.whole.ack_range(first, end)
     made.acked([(first, end)])
 
 

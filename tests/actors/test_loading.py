@@ -9,7 +9,7 @@ import pytest
 
 from tests.actors.acknowledging import END, KEY, SMALL, acked, begin, small_segments
 from tests.journal.testing import on_loop
-from velaray.actors.machine import SegmentLoader, digest
+from velaray.actors.machine import ColdSegment, SegmentLoader, digest
 from velaray.actors.runtime import Runtime, Stopped
 from velaray.actors.sets.offset_sets import gaps
 from velaray.actors.subscription.machine import (
@@ -20,7 +20,6 @@ from velaray.actors.subscription.machine import (
     SubscriptionState,
 )
 from velaray.actors.subscription.tracing import Note
-from velaray.events.segments import StoredSegment, bytes_of
 from velaray.journal.errors import CorruptJournal, StorageFull
 from velaray.journal.memory import MemoryDisk, MemoryStore, Step
 
@@ -114,7 +113,7 @@ async def test_a_command_that_needs_a_segment_is_parked_until_it_is_loaded() -> 
     host.gate.open()
     assert await asked == Acked(((offset, offset + 1),))
     assert not host.runtime.loads and not host.runtime.puts_off
-    assert acked(host.runtime.state.cursor) == KNOWN | {offset}
+    assert await acked(host.runtime) == KNOWN | {offset}
     await host.runtime.close()
 
 
@@ -190,7 +189,7 @@ async def test_a_segment_that_cannot_be_read_fails_the_command_and_changes_nothi
         await host.runtime.ask(_ack(0))
     await host.runtime.close()
     again = await begin(MemoryStore(host.disk))
-    assert acked(again.state.cursor) == KNOWN
+    assert await acked(again) == KNOWN
     await again.close()
 
 
@@ -210,7 +209,7 @@ async def test_a_kill_while_commands_are_parked_loses_nothing_acknowledged() -> 
     host.gate.open()
     host.disk.power_loss()
     again = await begin(MemoryStore(host.disk, seed=1))
-    assert acked(again.state.cursor) == KNOWN | {END - 1}
+    assert await acked(again) == KNOWN | {END - 1}
     assert [name for name, _ in host.released] == ["durable"] and not host.fatal
     await again.close()
 
@@ -269,34 +268,49 @@ async def test_a_load_goes_on_after_the_disk_was_full() -> None:
     done = {name for name, reply in host.released if isinstance(reply, Acked)}
     assert "tried" in done and not host.fatal
     again = await begin(MemoryStore(host.disk))
-    assert len(acked(again.state.cursor)) == len(KNOWN) + len(done)
+    assert len(await acked(again)) == len(KNOWN) + len(done)
     await again.close()
 
 
 @on_loop
-async def test_a_query_waits_for_the_segments_that_it_needs() -> None:
+async def test_a_query_waits_for_the_segments_that_it_reads() -> None:
     host = await Host.with_cold_segments()
     first, *_, last = host.cold()
-    places = [first * 16, last * 16]
-
-    def needs(state: SubscriptionState) -> list[StoredSegment]:
-        beyond = state.cursor.beyond
-        return [place for at in places for place in beyond.cold_within(at, at + 16)]
+    places, made = [first * 16, last * 16], 0
 
     def query(state: SubscriptionState) -> list[list[tuple[int, int]]]:
-        assert not needs(state)
+        nonlocal made
+        made += 1
         return [state.cursor.unacked_ranges(at, at + 2) for at in places]
 
     host.gate.close()
-    asked = asyncio.create_task(host.runtime.read(query, needs))
+    asked = asyncio.create_task(host.runtime.read(query))
     while not host.gate.waiting:
         await asyncio.sleep(0)
     assert not host.runtime.puts_off  # commands don't wait for it
     await host.runtime.ask(_ack(END - 1))
     host.gate.open()
     expected = [gaps(at, at + 2, [(o, o + 1) for o in (at, at + 1) if o in KNOWN]) for at in places]
-    assert await asked == expected
+    assert await asked == expected and made == 3
+    await host.runtime.ask(_ack(0))
     assert host.runtime.state.cursor.beyond.cold_count() > 20  # they leave memory again
+    await host.runtime.close()
+
+
+@on_loop
+async def test_a_query_of_everything_reads_ahead() -> None:
+    host = await Host.with_cold_segments()
+    made = 0
+
+    def query(state: SubscriptionState) -> set[int]:
+        nonlocal made
+        made += 1
+        return {
+            offset for first, end in state.cursor.acked_ranges() for offset in range(first, end)
+        }
+
+    assert await host.runtime.look(query) == KNOWN
+    assert made <= 7  # not once for each of more than 20 segments
     await host.runtime.close()
 
 
@@ -306,12 +320,39 @@ async def test_a_query_whose_segment_cannot_be_read_gets_the_error() -> None:
     offset = host.cold()[0] * 16
     _damage(host, offset // 16)
     with pytest.raises(CorruptJournal, match=f"holes/{offset // 16}"):
-        await host.runtime.read(
-            lambda state: state.cursor.is_acked(offset),
-            lambda state: state.cursor.beyond.cold_within(offset, offset + 1),
-        )
+        await host.runtime.read(lambda state: state.cursor.is_acked(offset))
     assert [type(error) for error in host.fatal] == [CorruptJournal]
+    with pytest.raises(Stopped):
+        await host.runtime.look(lambda state: state.cursor.is_acked(offset))
     await host.runtime.close()
+
+
+@on_loop
+async def test_a_query_of_a_state_that_is_gone_does_not_load_for_ever() -> None:
+    host = await Host.with_cold_segments()
+    gone, offset = host.runtime.state.cursor, host.cold()[0] * 16
+    host.gate.full = True
+    host.submit("refused", _ack(END - 1))
+    while not host.released:
+        await asyncio.sleep(0)
+    assert host.runtime.state.cursor is not gone
+    with pytest.raises(ColdSegment):
+        await host.runtime.look(lambda state: gone.is_acked(offset))
+    await host.runtime.close()
+
+
+@on_loop
+async def test_a_kill_while_a_query_loads_ends_it() -> None:
+    host = await Host.with_cold_segments()
+    offset = host.cold()[0] * 16
+    host.gate.close()
+    asked = asyncio.create_task(host.runtime.look(lambda state: state.cursor.is_acked(offset)))
+    while not host.gate.waiting:
+        await asyncio.sleep(0)
+    host.runtime.abort()
+    host.gate.open()
+    with pytest.raises(Stopped):
+        await asked
 
 
 @on_loop
@@ -320,11 +361,11 @@ async def test_replay_needs_no_loads() -> None:
     host = await Host.with_cold_segments()
     for number in host.cold()[:5]:
         await host.runtime.ask(_ack(number * 16 + (2 - number * 16) % 3))
-    expected = bytes_of(SubscriptionMachine().snapshot(host.runtime.state))
+    expected = digest(SubscriptionMachine().snapshot(host.runtime.state))
     host.runtime.abort()
     host.disk.power_loss()
     again = await begin(MemoryStore(host.disk, seed=1))
-    assert bytes_of(SubscriptionMachine().snapshot(again.state)) == expected
+    assert digest(SubscriptionMachine().snapshot(again.state)) == expected
     assert again.state.cursor.beyond.cold_count() > 20
     await again.close()
 

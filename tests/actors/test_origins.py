@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from velaray.actors.machine import InvariantViolation
 from velaray.actors.partition import origins
 from velaray.actors.partition.origins import NOWHERE, Origin, Origins, Run, place_before
+from velaray.actors.testing import Contents
 from velaray.events.ids import Position
-from velaray.events.segments import StoredSegment, bytes_of, segment_digest
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -106,28 +106,23 @@ def test_a_restored_state_behaves_like_the_original(before, after, first_offset)
     state = built(log[: len(before)])
     state.trim(min(first_offset, len(before)))
     segments = origins.snapshot(state)
-    again = origins.restore(bytes_of(segments))
+    contents = Contents()
+    again = origins.restore(contents.bytes_of(segments))
     assert again == state
     assert origins.snapshot(again) == segments
-    stored = {name: place(name, raw) for name, raw in bytes_of(segments).items()}
-    origins.on_checkpoint(state, stored)
+    origins.on_checkpoint(state, contents.store(segments))
     for offset, (cluster, position) in enumerate(log[len(before) :], len(before)):
         if cluster:
             state.append(cluster, position, offset)
             again.append(cluster, position, offset)
     origins.check(state, len(log))
-    assert bytes_of(origins.snapshot(state)) == origins.snapshot(again)
+    assert contents.bytes_of(origins.snapshot(state)) == origins.snapshot(again)
     assert again == state
-
-
-def place(name: str, raw: bytes) -> StoredSegment:
-    return StoredSegment(name, 1, 0, len(raw), segment_digest(raw), lambda: raw)
 
 
 def test_an_unchanged_block_is_not_written_again() -> None:
     state = built([("east", Position(1, 2 * at)) for at in range(7)])
-    raw = bytes_of(origins.snapshot(state))
-    origins.on_checkpoint(state, {name: place(name, found) for name, found in raw.items()})
+    origins.on_checkpoint(state, Contents().store(origins.snapshot(state)))
     state.append("east", Position(2, 0), 7)
     new = {name for name, found in origins.snapshot(state).items() if isinstance(found, bytes)}
     assert new == {"origins", "origin/2/east"}
@@ -144,7 +139,7 @@ def test_trimmed_positions_are_remembered_for_a_while() -> None:
     assert origin.first_offset == 3
     state.trim(12)
     assert list(origin) == [Run(1, 18, 9, 1), Run(1, 20, 10, 1), Run(1, 22, 11, 1)]
-    assert origins.restore(bytes_of(origins.snapshot(state))) == state
+    assert origins.restore(Contents().bytes_of(origins.snapshot(state))) == state
     origins.check(state, 12)
 
 

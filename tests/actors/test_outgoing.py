@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 from hypothesis import given as examples
 from hypothesis import settings
@@ -35,7 +33,6 @@ from velaray.events.events_pb2 import (
     TransactionsReplicated,
 )
 from velaray.events.ids import Position, TransactionId
-from velaray.events.segments import StoredSegment, bytes_of, segment_digest
 
 A, B, C = TransactionId(0, 7), TransactionId(0, 3), TransactionId(1, 7)
 WEST, NORTH = "pulsar.repl.west", "pulsar.repl.north"
@@ -169,14 +166,6 @@ def test_a_cluster_gets_its_missing_transactions() -> None:
     assert list(history.state.outgoing.after(0, "north")) == []
 
 
-def stored(state: PartitionState) -> dict[str, StoredSegment]:
-    segments = bytes_of(PartitionMachine().snapshot(state))
-    return {
-        name: StoredSegment(name, 1, 0, len(raw), segment_digest(raw), partial(bytes, raw))
-        for name, raw in segments.items()
-    }
-
-
 def test_a_checkpoint_writes_only_the_blocks_that_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outgoing_transactions, "BLOCK", 4)
     history, machine = begun(WEST), PartitionMachine()
@@ -184,13 +173,14 @@ def test_a_checkpoint_writes_only_the_blocks_that_changed(monkeypatch: pytest.Mo
         transaction = TransactionId(0, sequence)
         history.when(entry(transaction)).when(commit(transaction))
     state = history.state
-    machine.on_checkpoint(state, stored(state))
+    contents = history.contents
+    machine.on_checkpoint(state, contents.store(machine.snapshot(state)))
     machine.evolve(state, TransactionsReplicated(cluster="west", numbers=[5, 1, 2, 3]))
     found = machine.snapshot(state)
     fresh = {name for name, body in found.items() if isinstance(body, bytes)}
     blocks = {name for name in found if name.startswith("outgoing/")}
     assert (blocks, blocks & fresh) == ({"outgoing/1", "outgoing/2"}, {"outgoing/1"})
-    assert machine.restore(bytes_of(found)) == state
+    assert machine.restore(contents.bytes_of(found)) == state
 
 
 COMMANDS = st.lists(

@@ -35,7 +35,7 @@ from velaray.actors.subscription.pending_acks import (
 )
 from velaray.actors.subscription.pending_sets import Before
 from velaray.actors.subscription.undoing import Restore, keep
-from velaray.actors.testing import given
+from velaray.actors.testing import Contents, given
 from velaray.events.events_pb2 import (
     AckedBeforeInTransaction,
     AckedInTransaction,
@@ -48,7 +48,6 @@ from velaray.events.events_pb2 import (
     TransactionAcksEnded,
 )
 from velaray.events.ids import TransactionId
-from velaray.events.segments import bytes_of
 
 END = 100
 ONE, TWO, THREE = (TransactionId(3, sequence) for sequence in (1, 2, 3))
@@ -475,7 +474,7 @@ def is_told(
 
 
 def restarted(state: SubscriptionState) -> SubscriptionState:
-    return MACHINE.restore(bytes_of(MACHINE.snapshot(state)))
+    return MACHINE.restore(Contents().bytes_of(MACHINE.snapshot(state)))
 
 
 def replayed(events: list[Any]) -> SubscriptionState:

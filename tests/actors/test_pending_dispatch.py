@@ -7,6 +7,7 @@ import random
 import pytest
 
 from velaray.actors.dispatch.consumers import ConsumerSpec, Delivery, SubscriptionType
+from velaray.actors.dispatch.cursor_in_memory import CursorInMemory
 from velaray.actors.dispatch.deliverable import Deliverable
 from velaray.actors.dispatch.dispatcher import Dispatcher
 from velaray.actors.machine import Refusal
@@ -264,7 +265,7 @@ def test_the_view_matches_a_naive_model(seed: int) -> None:
             case 5:
                 cursor.ack_partial(offset, 0b0110)
                 masks[offset] = 0b0110
-    view, limit = Deliverable(cursor, pending), 30
+    view, limit = Deliverable(CursorInMemory(cursor), pending), 30
     free = [at for at in range(40) if at not in whole]
     for first in range(limit):
         assert view.is_acked(first) == (first in whole)

@@ -235,7 +235,7 @@ def test_durable_counts_match_the_dispatcher_with_late_first_deliveries(steps) -
         if step[0] != "note":
             continue
         state, dispatcher = story.history.state, story.dispatcher
-        known = dict(dispatcher.redelivery_counts(100))
+        known = dict(dispatcher.redelivery_counts(state.cursor, 100))
         for offset in range(20):
             if not state.cursor.is_acked(offset):
                 under_way = dispatcher.holder_of(offset) != ""

@@ -24,7 +24,6 @@ from velaray.events.events_pb2 import (
     TransactionFinished,
     TransactionSpread,
 )
-from velaray.events.segments import bytes_of
 
 MACHINE = CoordinatorMachine()
 SPREAD = {"west": ["a", "b"], "north": ["a"]}
@@ -64,7 +63,7 @@ def test_only_committing_transactions_are_replicated(commands: list) -> None:
 
 def test_only_checkpoints_with_replicated_transactions_have_the_new_form() -> None:
     story = committing().when(Begin(1000)).when(Spread(1, SPREAD))
-    segments = bytes_of(MACHINE.snapshot(story.state))
+    segments = story.segments()
     gone, stays = json.loads(segments["unfinished"])
     assert gone[len(stays) :] == [SPREAD]
     assert MACHINE.restore(segments).unfinished[1].spread == SPREAD

@@ -221,7 +221,7 @@ def test_suspects_are_delivered_in_groups_then_alone_and_without_other_entries()
     for expected in ([0], [1], list(range(2, 12))):
         assert got(made.dispatch()) == expected
         made.check()
-        made._in_flight.cursor.ack_range(0, expected[-1] + 1)
+        made._in_flight.cursor.whole.ack_range(0, expected[-1] + 1)
         made.acked([(0, expected[-1] + 1)])
 
 
@@ -270,7 +270,7 @@ def test_a_consumer_with_other_entries_gets_no_more_before_it_can_try_a_suspect(
     assert got(made.dispatch()) == []  # it drains
     held = made.unacked(1)
     for first, end in held:
-        made._in_flight.cursor.ack_range(first, end)
+        made._in_flight.cursor.whole.ack_range(first, end)
     made.acked(held)
     assert got(made.dispatch()) == mine[:1]
     made.check()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 
 import pytest
 from hypothesis import given as examples
@@ -39,7 +38,6 @@ from velaray.actors.sets import acknowledged_ranges
 from velaray.actors.testing import History, given
 from velaray.events.events_pb2 import EntryAppended, LedgerOpened, TransactionEnded
 from velaray.events.ids import Position, TransactionId
-from velaray.events.segments import StoredSegment, bytes_of, segment_digest
 
 A, B, C = TransactionId(0, 7), TransactionId(0, 3), TransactionId(1, 7)
 
@@ -332,31 +330,25 @@ def test_a_snapshot_without_transactions_has_the_old_form() -> None:
     assert history.machine.snapshot(history.state).keys() == names
 
 
-def stored(state: PartitionState) -> dict[str, StoredSegment]:
-    segments = bytes_of(PartitionMachine().snapshot(state))
-    return {
-        name: StoredSegment(name, 1, 0, len(raw), segment_digest(raw), partial(bytes, raw))
-        for name, raw in segments.items()
-    }
-
-
 def test_a_checkpoint_writes_only_the_segments_that_changed(monkeypatch) -> None:
     monkeypatch.setattr(acknowledged_ranges, "BUDGET", 2000)
     machine = PartitionMachine()
-    state = log(*[TransactionId(0, 1 + number) for number in range(80)]).state
+    history = log(*[TransactionId(0, 1 + number) for number in range(80)])
+    state, contents = history.state, history.contents
     for number in range(0, 72, 2):
         machine.evolve(state, TransactionEnded(coordinator=0, sequence=1 + number))
     assert machine.needs_checkpoint(state)
-    machine.on_checkpoint(state, stored(state))
+    machine.on_checkpoint(state, contents.store(machine.snapshot(state)))
     machine.evict(state)
     assert not machine.needs_checkpoint(state)
     assert state.transactions.hidden.cold_count() > 0
     machine.evolve(state, TransactionEnded(coordinator=0, sequence=80))
+    for place in machine.needs(state, EndTransaction(TransactionId(0, 14), False), 0):
+        machine.provide(state, place.name, contents.raw_of(place))
     machine.evolve(state, TransactionEnded(coordinator=0, sequence=14))
     fresh = {name for name, body in machine.snapshot(state).items() if isinstance(body, bytes)}
     assert {name for name in fresh if name.startswith("hidden/")} == {"hidden/1", "hidden/9"}
-    again = machine.restore(bytes_of(machine.snapshot(state)))
-    assert again == state
+    again = machine.restore(contents.bytes_of(machine.snapshot(state)))
     assert digest(machine.snapshot(again)) == digest(machine.snapshot(state))
 
 
@@ -570,7 +562,7 @@ class Play:
 
     def compare(self) -> None:
         """Readable and hidden entries are those of the model."""
-        state, model = self.history.state, self.model
+        state, model = self.history.restored(), self.model
         assert state.end_offset == len(model.entries)
         assert state.max_read_offset == model.max_read()
         assert state.first_offset == model.first()

@@ -13,7 +13,6 @@ import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields
-from functools import partial
 from typing import Any
 
 from google.protobuf.message import Message
@@ -285,7 +284,7 @@ def _again(
         case "snapshot":
             return _segments(machine.snapshot(states[number]))
         case "settle":
-            stored = {key: _stored(place, contents) for key, *place in given}
+            stored = {key: StoredSegment(*place) for key, *place in given}
             machine.on_checkpoint(states[number], stored)
         case "crowded":
             return digest_of(machine.needs_checkpoint(states[number]))
@@ -306,12 +305,3 @@ def _load(machine: Any, state: Any, given: Any, contents: Mapping[bytes, bytes])
         while needed := machine.needs(state, *given):
             for place in needed:
                 machine.provide(state, place.name, contents[place.digest])
-
-
-def _unread(name: str) -> bytes:
-    raise AssertionError(f"{name} is read, but the machine didn't say that it needs it")
-
-
-def _stored(place: list[Any], contents: Mapping[bytes, bytes]) -> StoredSegment:
-    name, ledger_id, offset, size, digest = place
-    return StoredSegment(name, ledger_id, offset, size, digest, partial(_unread, name))

@@ -20,7 +20,7 @@ from tests.sim.losses import synced_entries
 from tests.sim.moments import Ambush
 from tests.sim.network import Network
 from tests.sim.pasts import Noted
-from tests.sim.shadow import CheckedMachine, Shadow
+from tests.sim.shadow import CheckedMachine, Shadow, reader_of
 from tests.sim.trimming import NEVER_S, Plan, make_plan
 from velaray.admin.api import serve_admin
 from velaray.broker.proxy.proxy import Proxy
@@ -336,7 +336,8 @@ class SimCluster:
         assert node.key is not None
         actor = make_actor(node.key, SimulatedActorSystem(self, node))
         if node.key.kind is not ActorKind.GARBAGE_COLLECTOR:  # which has no journal
-            checked = CheckedMachine(actor._machine)  # type: ignore[attr-defined]
+            read = reader_of(MemoryStore(self.disk), node.key)
+            checked = CheckedMachine(actor._machine, read)  # type: ignore[attr-defined]
             actor._machine = checked  # type: ignore[attr-defined]
             node.shadow = Shadow(checked)
         address = await start_actor(actor)

@@ -45,7 +45,7 @@ from tests.sim.moments import watch_moments
 from tests.sim.readers import ReaderScript
 from tests.sim.schema_checkers import SchemaEvidence
 from tests.sim.schemas import has_schemas, make_schema_cast
-from tests.sim.shadow import watch_journals, watch_reads
+from tests.sim.shadow import watch_journals, watch_machines
 from tests.sim.staff_checkers import STAFF_CHECKERS
 from tests.sim.stored import audit, expected_journals, read_log
 from tests.sim.tap import TappedConnection
@@ -201,7 +201,7 @@ def simulated(
         # made the state fall back: then this dispatcher is about to be replaced.
         runtime = state.runtime
         # While the state falls back, the one to be replaced has what was just dropped.
-        current = state.current and not runtime._rebuilding
+        current = state.current and not (runtime._rebuilding or state.dispatcher._is_cut_off)
         if current and runtime._settled() and not moving[state]:
             state.dispatcher.check()
 
@@ -222,7 +222,7 @@ def simulated(
         for name in ACKNOWLEDGEMENTS:
             replace(Acknowledgements, name, noted(getattr(Acknowledgements, name)))
         watch_journals(replace, history)
-        watch_reads(replace)
+        watch_machines(replace)
         shorten_units(replace)
         watch_deliveries(replace, history)
         watch_counts(replace, history)

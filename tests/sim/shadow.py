@@ -12,10 +12,12 @@ The events between two frames are compared together, since a comparison costs tw
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from google.protobuf.message import Message
 
@@ -24,6 +26,7 @@ from tests.sim.cursors import (
     backlog_is_what_is_unacked,
     in_the_other_form,
     mark_goes_forward,
+    opened,
     recovery_gives_what_was_stored,
 )
 from tests.sim.history import History
@@ -31,15 +34,18 @@ from tests.sim.loop import current_node
 from tests.sim.pasts import note
 from tests.sim.trimming import check_frame
 from velaray.actors.machine import Decision, Machine, SegmentKeeper, SegmentLoader
+from velaray.actors.runtime import Runtime
+from velaray.actors.sets.acknowledged_ranges import AcknowledgedRanges
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import CursorReset, CursorRestored, TransactionDecided
-from velaray.events.ids import ActorKind, TransactionId
-from velaray.events.segments import Segment, StoredSegment, digest_of
-from velaray.journal.checkpoint import Places
+from velaray.events.ids import ActorKey, ActorKind, TransactionId
+from velaray.events.segments import Segment, StoredSegment, digest_of, segment_digest
 from velaray.journal.errors import StorageFull
 from velaray.journal.journal import Journal
+from velaray.journal.memory import MemoryStore
 from velaray.journal.recovery import Recovered
 
+Read = Callable[[StoredSegment], bytes]
 Replace = Callable[[Any, str, Any], None]
 
 
@@ -47,16 +53,31 @@ class CheckedMachine:
     """A machine whose invariants are checked after every event that a live actor applies.
 
     `live` is the state that the actor's runtime has. A decision or an event that reads a stored
-    segment is an error: the machine must have said before that it needs it.
+    segment is an error: the machine must have said before that it needs it. Checks may read them.
     """
 
     deciding = False
     """Whether a machine decides or evolves at this moment."""
+    reading: Read | None = None
+    """Reads stored segments for the check that runs at this moment."""
 
-    def __init__(self, machine: Machine[Any]) -> None:
+    def __init__(self, machine: Machine[Any], read: Read) -> None:
         self.inner = machine
-        self.check = machine.check
+        self.read = read
         self.live: Any = None
+
+    def check(self, state: Any) -> None:
+        """Check the invariants."""
+        with self._checking():
+            self.inner.check(state)
+
+    @contextmanager
+    def _checking(self) -> Iterator[None]:
+        CheckedMachine.reading = self.read
+        try:
+            yield
+        finally:
+            CheckedMachine.reading = None
 
     def decide(self, state: Any, command: Any, now_ms: int) -> Decision:
         """The decision of the machine."""
@@ -86,19 +107,19 @@ class CheckedMachine:
                 self.inner.evolve(state, event)
             if not isinstance(event, CursorReset | CursorRestored):
                 mark_goes_forward(mark, acked, state.cursor, event)
-        self.inner.check(state)
+        self.check(state)
 
     def snapshot(self, state: Any) -> Mapping[str, Segment]:
         """The state's segments, which must restore to the same state."""
         segments = self.inner.snapshot(state)
-        recovery_gives_what_was_stored(self.inner, segments)
+        recovery_gives_what_was_stored(self.inner, segments, self.read)
         return segments
 
     def on_checkpoint(self, state: Any, stored: Mapping[str, StoredSegment]) -> None:
         """Segments are stored, which changes only what is in memory."""
         if isinstance(self.inner, SegmentKeeper):
             self.inner.on_checkpoint(state, stored)
-            self.inner.check(state)
+            self.check(state)
 
     def needs_checkpoint(self, state: Any) -> bool:
         """Whether a checkpoint is due for the sake of memory."""
@@ -120,6 +141,17 @@ class CheckedMachine:
         """Stored segments leave memory, which changes nothing else."""
         if isinstance(self.inner, SegmentLoader):
             self.inner.evict(state)
+
+
+def reader_of(store: MemoryStore, key: ActorKey) -> Read:
+    """Reads the stored segments of an actor's journal at once."""
+
+    def read(place: StoredSegment) -> bytes:
+        raw = store.read_now(key.text(), place.ledger_id, place.offset, place.size)
+        assert segment_digest(raw) == place.digest, f"{key}: {place.name} isn't where it should be"
+        return raw
+
+    return read
 
 
 @contextmanager
@@ -177,20 +209,60 @@ class Shadow:
         return {name: digest_of(kept) for name, kept in self._machine.snapshot(state).items()}
 
 
-def watch_reads(replace: Replace) -> None:
-    """End an actor whose machine reads a stored segment instead of saying that it needs it."""
-    read_now = Places._read_now
+def watch_machines(replace: Replace) -> None:
+    """Watch what machines read and the order in which they decide."""
+    _watch_reads(replace)
+    _watch_order(replace)
 
-    def guarded(self: Places, name: str, *place: Any) -> bytes:
+
+def _watch_reads(replace: Replace) -> None:
+    """End an actor whose machine reads a stored segment instead of saying that it needs it."""
+    open_cold = AcknowledgedRanges._open_cold
+
+    def guarded(self: AcknowledgedRanges, number: int) -> Any:
+        if CheckedMachine.reading is not None:
+            (place,) = self._cold([number])
+            return opened(CheckedMachine.reading(place), self._form())
         if CheckedMachine.deciding:
             actor = current_node().actor
-            error = AssertionError(f"the machine reads {name} and didn't say that it needs it")
+            error = AssertionError(f"the machine reads segment {number} that it didn't ask for")
             if actor is not None:
                 actor.runtime._fail(error)
             raise error
-        return read_now(self, name, *place)
+        return open_cold(self, number)
 
-    replace(Places, "_read_now", guarded)
+    replace(AcknowledgedRanges, "_open_cold", guarded)
+
+
+def _watch_order(replace: Replace) -> None:
+    """End an actor that decides a command while an earlier one waits for segments.
+
+    Segments leave memory after each decision, not only after commits, so that more commands wait.
+    """
+    decide, submit = Runtime._decide, Runtime.submit
+    numbers: WeakKeyDictionary[Runtime[Any], dict[int, int]] = WeakKeyDictionary()
+    count = itertools.count()
+
+    def submitted(self: Runtime[Any], command: Any, release: Any) -> None:
+        if self._loader is not None:
+            numbers.setdefault(self, {})[id(command)] = next(count)
+        submit(self, command, release)
+
+    def decided(self: Runtime[Any], command: Any, release: Any, now_ms: int) -> None:
+        if self._parked and self._loader is not None:
+            known = numbers[self]
+            earlier = [each for each, _ in self._parked if known[id(each)] < known[id(command)]]
+            if earlier:
+                error = AssertionError(f"{command} is decided before {earlier[0]}")
+                self._fail(error)
+                raise error
+        try:
+            decide(self, command, release, now_ms)
+        finally:
+            self._evict()
+
+    replace(Runtime, "submit", submitted)
+    replace(Runtime, "_decide", decided)
 
 
 def watch_journals(replace: Replace, history: History) -> None:

@@ -11,7 +11,7 @@ from tests.sim.cluster import SimCluster
 from tests.sim.contents import contents_of
 from tests.sim.cursors import only_near_ledgers_are_needed
 from tests.sim.pasts import pasts_are_as_noted
-from tests.sim.shadow import CheckedMachine
+from tests.sim.shadow import CheckedMachine, reader_of
 from tests.sim.undone import undoing_restores_exactly
 from velaray.actors.catalog.machine import CatalogMachine
 from velaray.actors.coordinator.machine import CoordinatorMachine
@@ -95,7 +95,7 @@ async def audit(cluster: SimCluster) -> list[str]:
         node = cluster.actors.get(key)
         if node is not None and node.actor is not None:
             runtime = node.actor.runtime  # type: ignore[attr-defined]
-            machine = CheckedMachine(MACHINES[key.kind]())
+            machine = CheckedMachine(MACHINES[key.kind](), reader_of(store, key))
             if runtime._opened and runtime._full:  # the next commit writes it
                 fold.evolve(runtime._opened)
             if digest(machine.snapshot(runtime.state)) != fold.digest():

@@ -15,6 +15,7 @@ from tests.sim.mutants import MUTANTS
 from velaray.actors.subscription.cursor import Cursor, pack_ranges
 from velaray.actors.subscription.machine import SubscriptionMachine, SubscriptionState
 from velaray.events.events_pb2 import CursorReset, EntriesAcked, MarkDeleted, PartialAck
+from velaray.events.segments import StoredSegment
 
 
 def acked(*ranges: tuple[int, int]) -> EntriesAcked:
@@ -80,10 +81,14 @@ def test_a_mark_that_moves_back_is_reported() -> None:
             mark_goes_forward(4, 6, after, "an event")
 
 
+def unread(place: StoredSegment) -> bytes:
+    raise AssertionError(f"{place} is stored")
+
+
 def test_a_checkpoint_without_an_acked_range_is_reported() -> None:
     state = SubscriptionState(True, Cursor(3, [(5, 7), (9, 12)], [(20, 0b1)]))
     machine = SubscriptionMachine()
-    recovery_gives_what_was_stored(machine, machine.snapshot(state))
+    recovery_gives_what_was_stored(machine, machine.snapshot(state), unread)
 
     class Forgetful(SubscriptionMachine):
         def restore(self, segments):
@@ -92,4 +97,4 @@ def test_a_checkpoint_without_an_acked_range_is_reported() -> None:
             return found
 
     with pytest.raises(AssertionError, match="K7"):
-        recovery_gives_what_was_stored(Forgetful(), machine.snapshot(state))
+        recovery_gives_what_was_stored(Forgetful(), machine.snapshot(state), unread)

@@ -24,10 +24,10 @@ from velaray.actors.subscription.progress_exports import Exports, touched_by, wi
 from velaray.actors.subscription.progress_translation import here
 from velaray.actors.subscription.redelivery import NoteDeliveries
 from velaray.actors.subscription.remote_progress import TakeProgress
+from velaray.actors.testing import Contents
 from velaray.broker.subscription.progress_form import read_part
 from velaray.events.events_pb2 import LedgerOpened
 from velaray.events.ids import Position
-from velaray.events.segments import bytes_of
 from velaray.geo.replication import progress_export
 
 BATCH = 3
@@ -53,7 +53,7 @@ class Actor:
         return decision.reply
 
     def restart(self) -> None:
-        self.state = self.machine.restore(bytes_of(self.machine.snapshot(self.state)))
+        self.state = self.machine.restore(Contents().bytes_of(self.machine.snapshot(self.state)))
 
 
 @dataclass

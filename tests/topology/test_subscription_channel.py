@@ -24,6 +24,7 @@ from velaray.broker.subscription.messages import (
     FeedFrom,
     GrantLease,
     LeaseReport,
+    PassOver,
     Redeliver,
     Redelivering,
     ReleaseLease,
@@ -88,8 +89,12 @@ class Setting:
         self.closed = False
         self.readable: int | None = None
         self.hidden: set[int] = set()
+        self.unknown = 1 << 30  # from here on it must be loaded which entries are hidden
+        self.loading: list[tuple[int, asyncio.Future[int]]] = []
         self.remote: dict[int, str] = {}
         self.settling: list[asyncio.Future[None]] = []
+        self.passed: list[Sequence[int]] = []
+        self.passing: list[asyncio.Future[None]] = []
         self.synced: int | None = None
         self.syncs_asked = 0
         self.visibility = self
@@ -115,6 +120,23 @@ class Setting:
 
     def hidden_within(self, first: int, end: int) -> list[tuple[int, int]]:
         return [(at, at + 1) for at in sorted(self.hidden) if first <= at < end]
+
+    def known_until(self, first: int, end: int) -> int:
+        return min(max(first, self.unknown), end)
+
+    async def load(self, offset: int) -> None:
+        self.loading.append((offset, asyncio.get_running_loop().create_future()))
+        self.unknown = await self.loading[-1][1]
+
+    async def loaded(self, until: int) -> int:
+        """Finish the load that is under way; returns its offset."""
+        while not self.loading:
+            await asyncio.sleep(0)
+        offset, loaded = self.loading.pop()
+        loaded.set_result(until)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return offset
 
     def next_remote(self, origins: Any, first: int, end: int) -> int:
         came = (at for at, name in self.remote.items() if origins is None or name in origins)
@@ -160,6 +182,11 @@ class Setting:
 
     def tell(self, notice: Message) -> None:
         self.told.append(notice)
+
+    async def ask(self, request: PassOver) -> None:
+        self.passed.append(request.ranges)
+        self.passing.append(asyncio.get_running_loop().create_future())
+        await self.passing[-1]
 
     def close(self) -> None:
         self.closed = True
@@ -380,6 +407,60 @@ def test_entries_due_while_a_consumer_attaches_are_reported() -> None:
         assert setting.take() == [FeedEntries(0, [1], {}, None, [0, 1])]
         setting.channel.feed.due([0])
         assert setting.take() == [EntriesDue([0, 1])]
+
+    run(scenario)
+
+
+def test_feeding_stops_at_hidden_entries_that_are_not_in_memory_and_continues() -> None:
+    async def scenario(setting: Setting) -> None:
+        setting.hidden, setting.unknown = {1, 5}, 0
+        setting.publish(8)
+        setting.channel.feed.start(0, 100, False)
+        assert fed(setting) == []
+        assert await setting.loaded(4) == 0
+        assert fed(setting) == [(0, [1])]
+        assert setting.passed == [[1, 2]]
+        setting.passing.pop().set_result(None)
+        assert await setting.loaded(8) == 4
+        assert fed(setting) == [(2, [1, 1]), (4, [1])]
+        assert setting.passed == [[1, 2], [5, 6]]
+        setting.passing.pop().set_result(None)
+        while not setting.told:
+            await asyncio.sleep(0)
+        assert fed(setting) == [(6, [1, 1])] and not setting.loading
+
+    run(scenario)
+
+
+def test_a_lease_continues_behind_hidden_entries_that_were_not_in_memory() -> None:
+    async def scenario(setting: Setting) -> None:
+        setting.hidden, setting.unknown = {6}, 2
+        setting.publish(4)
+        setting.consumer.flow(50)
+        setting.lease(0, 0)
+        assert await setting.connection.delivered() == [0, 1]
+        setting.publish(4)
+        assert await setting.connection.delivered() == []
+        assert await setting.loaded(5) == 2
+        assert await setting.connection.delivered() == [2, 3, 4]
+        assert ReleaseLease() not in setting.take()  # it isn't known yet that any is hidden
+        assert await setting.loaded(8) == 5
+        assert await setting.connection.delivered() == [5]
+        assert ReleaseLease() in setting.take()
+
+    run(scenario)
+
+
+def test_a_channel_that_closes_during_a_load_delivers_nothing_more() -> None:
+    async def scenario(setting: Setting) -> None:
+        setting.unknown = 0
+        setting.publish(4)
+        setting.channel.feed.start(0, 100, False)
+        await asyncio.sleep(0)
+        setting.channel.close()
+        await asyncio.sleep(0)
+        ((_, load),) = setting.loading
+        assert load.cancelled() and fed(setting) == []
 
     run(scenario)
 

@@ -295,7 +295,7 @@ def test_an_outcome_survives_the_coordinator_and_reaches_all_participants(commit
         if commit:
             assert await payloads(consumer, 1) == [b"1"]
         else:
-            assert setting.partition.log.visibility.last_readable() == -1
+            assert await setting.partition.log.visibility.last_readable() == -1
 
     run(scenario)
 

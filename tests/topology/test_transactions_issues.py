@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from functools import partial
 from typing import Any
 
 import pytest
@@ -21,12 +20,13 @@ from tests.topology.test_transactions import (
 )
 from velaray.actors.partition import transactions
 from velaray.actors.partition.machine import PartitionMachine
+from velaray.actors.testing import Contents
 from velaray.broker.subscription.messages import GetStats
 from velaray.broker.subscription.subscription_actor import SubscriptionActor
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import EntryAppended, TransactionEnded
 from velaray.events.ids import ActorKey, ActorKind, TransactionId
-from velaray.events.segments import StoredSegment, segment_digest
+from velaray.events.segments import StoredSegment
 from velaray.journal.journal import JournalSettings
 from velaray.journal.replay import replay
 from velaray.wire import pulsar_pb2 as pb
@@ -333,7 +333,9 @@ def test_aborts_are_recovered_from_a_checkpoint_however_many_there_were() -> Non
             )
         assert max(replayed) <= ROLL + 10, replayed
         assert sizes[-1] <= 3 * 3 * aborts, sizes
-        hidden = setting.partition.log.visibility.hidden_within(0, setting.partition.log.end_offset)
+        hidden = await setting.partition.log.visibility.find_hidden(
+            0, setting.partition.log.end_offset
+        )
         assert len(hidden) == 3 * aborts
         assert await payloads(await setting.consume(kind=SHARED), 3) == [b"plain"] * 3
 
@@ -353,13 +355,7 @@ def test_a_million_aborts_are_small_and_one_more_rewrites_one_segment() -> None:
     segments = transactions.snapshot(state.transactions)
     raw = {name: bytes(found) for name, found in segments.items()}  # type: ignore[arg-type]
     assert sum(map(len, raw.values())) < 31 * 8_400
-    transactions.on_checkpoint(
-        state.transactions,
-        {
-            name: StoredSegment(name, 1, 0, len(body), segment_digest(body), partial(bytes, body))
-            for name, body in raw.items()
-        },
-    )
+    transactions.on_checkpoint(state.transactions, Contents().store(segments))
     one = TransactionId(0, 1)
     state.transactions.ongoing[one] = [(2_000_001, 2_000_002)]
     ended = TransactionEnded(coordinator=0, sequence=1)

@@ -15,6 +15,7 @@ from typing import Protocol
 from velaray.actors.dispatch.dispatcher import IN_ORDER
 from velaray.actors.dispatch.lease import LeasedDelivery
 from velaray.actors.partition.ledger_table import NoSuchEntryError
+from velaray.actors.runtime import Stopped
 from velaray.broker.partition.channel.consumer import ChannelConsumer, Grant
 from velaray.broker.partition.channel.link import DispatcherLink
 from velaray.broker.partition.channel.log import RUN_ENTRIES, PartitionLog
@@ -22,6 +23,7 @@ from velaray.broker.partition.channel.origins import UnsettledOrigins
 from velaray.broker.partition.entries import CachedEntry
 from velaray.broker.partition.unreadable import Unreadable
 from velaray.broker.subscription.messages import GrantLease, LeaseReport, ReleaseLease
+from velaray.journal.errors import JournalError
 from velaray.topology.flow import Activity, Flow
 from velaray.topology.messages import Message
 from velaray.wire.commands import MessageHeaders
@@ -161,7 +163,8 @@ class Delivery:
     def _deliver_leased(self, leased: LeasedDelivery, consumer: ChannelConsumer) -> None:
         log = self._log
         readable = log.visibility.readable_end
-        end = log.visibility.next_hidden(leased.next_offset, readable)
+        known = log.visibility.known_until(leased.next_offset, readable)
+        end = log.visibility.next_hidden(leased.next_offset, known)
         end = self._channel.origins.first_unsettled(leased.next_offset, end)
         if log.delayed and consumer.type not in IN_ORDER:
             end = log.delayed.first_within(leased.next_offset, end)
@@ -189,7 +192,11 @@ class Delivery:
             }
             hashes = log.cache.hashes(first, written) if self._channel.feed.hashing else ()
             leased.delivered(sizes[:written], keys, hashes)
-        if leased.next_offset == end < readable:
+        if leased.next_offset == known < readable:
+            consumer.loading = asyncio.get_running_loop().create_task(
+                self._load_hidden(consumer, known)
+            )
+        elif leased.next_offset == end < readable:
             # That entry must wait, and later ones mustn't: the dispatcher must decide at once.
             self._channel.feed.want_more(end + RUN_ENTRIES)
             self._channel.tell(ReleaseLease())
@@ -276,6 +283,16 @@ class Delivery:
             return
         consumer.loading = asyncio.get_running_loop().create_task(self._log.cache.load(offset))
         consumer.loading.add_done_callback(lambda task: self._loaded(consumer, offset, task))
+
+    async def _load_hidden(self, consumer: ChannelConsumer, offset: int) -> None:
+        """Load which of the next entries are hidden, and go on in the same turn."""
+        try:
+            await self._log.visibility.load(offset)
+        except (Stopped, JournalError):
+            return  # the partition ends
+        consumer.loading = None
+        if not consumer.closed:
+            self.deliver(consumer)
 
     def _loaded(self, consumer: ChannelConsumer, offset: int, task: asyncio.Task[None]) -> None:
         consumer.loading = None

@@ -7,17 +7,20 @@ from another cluster wait until the progress of that cluster is taken in.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
 from velaray.actors.partition.delayed import DelayedEntry
 from velaray.actors.partition.ledger_table import NoSuchEntryError
+from velaray.actors.runtime import Stopped
+from velaray.actors.sets.offset_sets import Range
 from velaray.broker.partition.channel.link import DispatcherLink
 from velaray.broker.partition.channel.log import PartitionLog
 from velaray.broker.partition.channel.origins import UnsettledOrigins
 from velaray.broker.partition.unreadable import Unreadable
 from velaray.broker.subscription.messages import EntriesDue, FeedEntries, PassOver
+from velaray.journal.errors import JournalError
 from velaray.topology.messages import Message, ReplyT, Request
 from velaray.topology.transient import TRANSIENT
 
@@ -120,16 +123,19 @@ class DispatcherFeed:
         if self._serve_lease() or self._feeding is not None or self._link.port is None:
             return
         limit = min(self._wanted, self._log.visibility.readable_end)
+        visibility = self._log.visibility
         while self._fed < limit:
-            end = self._log.visibility.next_hidden(self._fed, min(limit, self._fed + FEED_ENTRIES))
+            known = visibility.known_until(self._fed, min(limit, self._fed + FEED_ENTRIES))
+            if known == self._fed:
+                self._feeding = asyncio.get_running_loop().create_task(self._load_hidden())
+                return
+            end = visibility.next_hidden(self._fed, known)
             if end == self._fed < self._hidden_passed:
                 # Hidden entries may continue beyond those that were reported.
-                self._fed = min(
-                    self._log.visibility.hidden_within(end, limit)[0][1], self._hidden_passed
-                )
+                self._fed = min(visibility.hidden_within(end, known)[0][1], self._hidden_passed)
                 continue
             if end == self._fed:
-                work = self._pass_hidden(min(limit, end + FEED_ENTRIES))
+                work = self._pass_hidden(visibility.hidden_within(end, known), known)
                 self._feeding = asyncio.get_running_loop().create_task(work)
                 self._feeding.add_done_callback(partial(self._fed_cold, self._fed))
                 return
@@ -197,9 +203,19 @@ class DispatcherFeed:
         if fed:  # also without consumers: the next one may need them
             self._channel.tell(EntriesDue(flat_ranges(fed)))
 
-    async def _pass_hidden(self, end: int) -> None:
+    async def _load_hidden(self) -> None:
+        """Load which of the next entries are hidden, and go on in the same turn."""
+        try:
+            await self._log.visibility.load(self._fed)
+        except (Stopped, JournalError):
+            return  # the partition ends
+        self._feeding = None
+        if not self._channel.closed:
+            self.run()
+
+    async def _pass_hidden(self, hidden: Sequence[Range], end: int) -> None:
         """Acknowledge hidden entries at the dispatcher before later entries are reported to it."""
-        hidden, begun = self._log.visibility.hidden_within(self._fed, end), self._begun
+        begun = self._begun
         flat = [offset for part in hidden for offset in part]
         try:
             await self._channel.ask(PassOver(self._log.end_offset, flat, []))

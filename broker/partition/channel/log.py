@@ -31,6 +31,14 @@ class VisibleEntries(Protocol):
         """All such offsets of the range, as ascending (first, last + 1)."""
         ...
 
+    def known_until(self, first: int, end: int) -> int:
+        """How far from ``first`` on, up to ``end``, the two above can answer from memory."""
+        ...
+
+    async def load(self, offset: int) -> None:
+        """Load what `known_until` stops at, for use in the turn in which this returns."""
+        ...
+
     def next_remote(self, origins: Collection[str] | None, first: int, end: int) -> int:
         """The first offset from ``first`` on that came from one of these clusters (None: from any);
         ``end`` if there is none before it."""

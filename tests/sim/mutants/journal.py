@@ -42,9 +42,9 @@ def _ignore_the_manifests_version(original: Any) -> Any:
 
 
 def _omit_a_checkpoint_segment(original: Any) -> Any:
-    def encode(header: Any, sequence: int, segments: Any, mark: bytes, places: Any) -> Any:
+    def encode(header: Any, sequence: int, segments: Any, mark: bytes) -> Any:
         fewer = {name: segments[name] for name in sorted(segments)[:-1]}
-        return original(header, sequence, fewer, mark, places)
+        return original(header, sequence, fewer, mark)
 
     return encode
 

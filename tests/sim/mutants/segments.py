@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.sim.mutants.mutant import Mutant
+from tests.sim.mutants.mutant import Mutant, do_nothing, do_nothing_async
+from velaray.actors.dispatch.in_flight import InFlightTracker
 from velaray.actors.runtime import Runtime
 from velaray.actors.sets import acknowledged_ranges
 from velaray.actors.sets.acknowledged_ranges import AcknowledgedRanges
 from velaray.actors.subscription.machine import SubscriptionMachine
+from velaray.broker.partition.channel.feed import DispatcherFeed
+from velaray.broker.subscription.cursor_loading import CursorLoading
 from velaray.journal import journal
 from velaray.journal.journal import Journal
 
@@ -26,9 +29,9 @@ def _forget_what_changed(original: Any) -> Any:
 
 
 def _let_go_of_what_is_not_stored(original: Any) -> Any:
-    def evict(self: AcknowledgedRanges, needed: int | None) -> None:
+    def evict(self: AcknowledgedRanges) -> None:
         for number, segment in list(self._recent.items()):
-            if self.memory() > self._budget and number != needed:
+            if self.memory() > self._budget:
                 segment.summary = self._summary(segment)
                 segment.acked = segment.partial = segment.packed = None
                 del self._recent[number]
@@ -58,12 +61,12 @@ def _copy_nothing(original: Any) -> Any:
 
 
 def _name_the_byte_behind(original: Any) -> Any:
-    def encode(header: Any, sequence: int, segments: Any, mark: bytes, places: Any) -> Any:
+    def encode(header: Any, sequence: int, segments: Any, mark: bytes) -> Any:
         moved = {
             name: kept if isinstance(kept, bytes) else replace(kept, offset=kept.offset + 1)
             for name, kept in segments.items()
         }
-        return original(header, sequence, moved, mark, places)
+        return original(header, sequence, moved, mark)
 
     return encode
 
@@ -133,6 +136,21 @@ MUTANTS: dict[str, Mutant] = {
         "a subscription's machine doesn't say which stored segments it needs",
         ((SubscriptionMachine, "needs", _need_nothing),),
         within=50,
+    ),
+    "request-no-segment": Mutant(
+        "a dispatcher doesn't request the stored segments that it stops at",
+        ((CursorLoading, "go_on", do_nothing),),
+        within=50,
+    ),
+    "deliver-beyond-memory": Mutant(
+        "a dispatcher delivers entries whose acknowledgements aren't in memory",
+        ((InFlightTracker, "reach", lambda original: lambda self, offset: offset),),
+        within=50,
+    ),
+    "request-no-hidden-entries": Mutant(
+        "a partition doesn't load which of the next entries are hidden",
+        ((DispatcherFeed, "_load_hidden", do_nothing_async),),
+        within=200,
     ),
     "overtake-parked-commands": Mutant(
         "commands that need no stored segment are decided before earlier ones that do",

@@ -234,11 +234,11 @@ def _end_offset(state: PartitionState) -> int:
     return state.table.end_offset
 
 
-def _compact_hidden_entries(original: Any) -> Any:
-    def next_hidden(self: Visibility, first: int, end: int) -> int:
-        return end if end == first + 1 else original(self, first, end)
+def _hide_nothing(original: Any) -> Any:
+    async def is_hidden(self: Visibility, offset: int) -> bool:
+        return False
 
-    return next_hidden
+    return is_hidden
 
 
 # -- pending acknowledgements ------------------------------------------------------------
@@ -453,7 +453,7 @@ MUTANTS = {
     ),
     "compact-hidden-entries": Mutant(
         "a compaction keeps aborted entries",
-        ((Visibility, "next_hidden", _compact_hidden_entries),),
+        ((Visibility, "is_hidden", _hide_nothing),),
         300,
     ),
     "skip-no-aborted-entries": Mutant(
