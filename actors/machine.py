@@ -172,8 +172,9 @@ class SegmentLoader(SegmentKeeper[StateContra], Protocol[StateContra]):
         any more."""
         ...
 
-    def evict(self, state: StateContra) -> None:
-        """Release the memory of stored segments until the budget is kept."""
+    def evict(self, state: StateContra) -> bool:
+        """Release the memory of stored segments until the budget is kept; returns whether any
+        segment isn't in memory. Only this takes segments out of memory."""
         ...
 
 

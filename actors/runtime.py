@@ -38,7 +38,6 @@ from google.protobuf.message import Message
 
 from velaray.actors.machine import (
     ColdSegment,
-    Decision,
     Machine,
     Reason,
     Refusal,
@@ -219,6 +218,7 @@ class Runtime(Generic[StateT]):
         "_bytes",
         "_clock_ms",
         "_closing",
+        "_cold",
         "_commands",
         "_commit_s",
         "_commits",
@@ -298,6 +298,7 @@ class Runtime(Generic[StateT]):
         self._parked: deque[tuple[Any, Release]] | None = None
         self._held = False
         self._loading: asyncio.Task[None] | None = None
+        self._cold = False  # whether a stored segment may not be in memory
         self._rebuilding = False
         # While the disk is full: the error, and the one command that is tried, the time of its
         # decision, and its events.
@@ -599,15 +600,9 @@ class Runtime(Generic[StateT]):
             self._decide(command, release, now_ms)
 
     def _decide(self, command: Any, release: Release, now_ms: int) -> None:
+        """Decide, apply the decision, and stage its events or release its reply."""
         self._commands += 1
         decision = self._machine.decide(self._state, command, now_ms)
-        try:
-            self._take(decision, command, release, now_ms)
-        finally:
-            self._evict()
-
-    def _take(self, decision: Decision, command: Any, release: Release, now_ms: int) -> None:
-        """Apply a decision, and stage its events, or release its reply."""
         events = decision.events
         if not events:
             if self._settled():
@@ -680,7 +675,9 @@ class Runtime(Generic[StateT]):
 
     def _missing(self, command: Any, now_ms: int) -> Sequence[StoredSegment]:
         """The stored segments that must be loaded before ``command`` is decided."""
-        return () if self._loader is None else self._loader.needs(self._state, command, now_ms)
+        if self._loader is None or not self._cold:
+            return ()
+        return self._loader.needs(self._state, command, now_ms)
 
     def _load(self, missing: Sequence[StoredSegment]) -> None:
         """Load segments for the first parked command, then decide the parked ones."""
@@ -726,7 +723,7 @@ class Runtime(Generic[StateT]):
         """Release the memory of stored segments, unless more of them are being loaded: the command
         that waits for these may need all."""
         if self._loader is not None and self._loading is None:
-            self._loader.evict(self._state)
+            self._cold = self._loader.evict(self._state)
 
     async def _answer(self, future: asyncio.Future[Any]) -> Any:
         self._asked.add(future)
@@ -802,6 +799,7 @@ class Runtime(Generic[StateT]):
         for release, reply, effects in self._flushing:
             release(reply, effects)
         self._flushing = []
+        self._evict()
         self._decide_behind()
         if written and self._sync_interval_s and not self._journal.unsynced:
             self._synced()

@@ -465,9 +465,9 @@ class CoordinatorMachine:
         for number in _numbered({name: raw}):
             state.aborted.provide(number, raw)
 
-    def evict(self, state: CoordinatorState) -> None:
+    def evict(self, state: CoordinatorState) -> bool:
         """Release the memory of stored segments until the budget is kept."""
-        state.aborted.evict()
+        return state.aborted.evict()
 
 
 def _decided(state: CoordinatorState, sequence: int, commit: bool) -> None:

@@ -918,9 +918,9 @@ class PartitionMachine:
         """Take the bytes of a stored segment into memory."""
         transactions.provide(state.transactions, name, raw)
 
-    def evict(self, state: PartitionState) -> None:
+    def evict(self, state: PartitionState) -> bool:
         """Release the memory of stored segments until the budget is kept."""
-        state.transactions.hidden.evict()
+        return state.transactions.hidden.evict()
 
 
 _RARE = ("deleted", "trimmed", "gone", "idle", "undecided", "foreign", "fence", "skipped")

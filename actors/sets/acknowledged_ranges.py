@@ -378,11 +378,13 @@ class AcknowledgedRanges:
             self._recent[number] = segment
             self._grown = True
 
-    def evict(self) -> None:
-        """Make segments cold until the budget is kept, if more than before is in memory."""
+    def evict(self) -> bool:
+        """Make segments cold until the budget is kept, if more than before is in memory; returns
+        whether there are any."""
         if self._grown:
             self._grown = False
             self._evict()
+        return self.cold_count() > 0
 
     def memory(self) -> int:
         """The approximate size in bytes of the segments in memory."""

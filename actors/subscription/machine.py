@@ -449,11 +449,10 @@ class SubscriptionMachine:
         else:
             remote_progress.provide(state.remote, name, raw)
 
-    def evict(self, state: SubscriptionState) -> None:
+    def evict(self, state: SubscriptionState) -> bool:
         """Release the memory of stored segments until the budgets are kept."""
-        state.cursor.beyond.evict()
-        if state.remote:
-            remote_progress.evict(state.remote)
+        cold = state.cursor.beyond.evict()
+        return (bool(state.remote) and remote_progress.evict(state.remote)) or cold
 
 
 def _needs_of_cursor(state: SubscriptionState, command: Any) -> list[StoredSegment]:

@@ -621,12 +621,14 @@ def provide(remote: TakenProgress, name: str, raw: bytes) -> None:
             acked_ranges.provide(number, raw)
 
 
-def evict(remote: TakenProgress) -> None:
-    """Release the memory of stored segments until the budgets are kept."""
-    remote.taken.beyond.evict()
+def evict(remote: TakenProgress) -> bool:
+    """Release the memory of stored segments until the budgets are kept; returns whether any segment
+    isn't in memory."""
+    cold = remote.taken.beyond.evict()
     for waiting in remote.waiting.values():
         for acked_ranges in waiting.ledgers.values():
-            acked_ranges.evict()
+            cold = acked_ranges.evict() or cold
+    return cold
 
 
 def _numbered(segments: Mapping[str, SegmentT]) -> dict[int, SegmentT]:

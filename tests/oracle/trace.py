@@ -194,10 +194,9 @@ class KeepingRecorder(Recorder):
         assert isinstance(self._machine, SegmentLoader)
         self._machine.provide(state, name, raw)
 
-    def evict(self, state: Any) -> None:
+    def evict(self, state: Any) -> bool:
         """Stored segments leave memory."""
-        if isinstance(self._machine, SegmentLoader):
-            self._machine.evict(state)
+        return isinstance(self._machine, SegmentLoader) and self._machine.evict(state)
 
 
 def _outcome(decision: Any) -> bytes:

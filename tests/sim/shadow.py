@@ -137,10 +137,9 @@ class CheckedMachine:
         assert isinstance(self.inner, SegmentLoader)
         self.inner.provide(state, name, raw)
 
-    def evict(self, state: Any) -> None:
+    def evict(self, state: Any) -> bool:
         """Stored segments leave memory, which changes nothing else."""
-        if isinstance(self.inner, SegmentLoader):
-            self.inner.evict(state)
+        return isinstance(self.inner, SegmentLoader) and self.inner.evict(state)
 
 
 def reader_of(store: MemoryStore, key: ActorKey) -> Read:
