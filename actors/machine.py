@@ -94,6 +94,10 @@ class ColdSegment(Exception):
         self.place = place
         self.behind = behind
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave out ``behind``, which reads a state of this process."""
+        return ColdSegment, (self.place, ())
+
 
 class InvariantViolation(AssertionError):
     """A machine's state broke one of its invariants; the message starts with its name."""

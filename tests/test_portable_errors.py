@@ -16,6 +16,7 @@ import pytest
 import velaray
 from velaray.client.exceptions import NotAllStored, Timeout, UndecodableMessage
 from velaray.events.events_pb2 import LedgerOpened
+from velaray.events.segments import StoredSegment
 from velaray.journal import errors
 from velaray.journal.errors import JournalError, StorageFull
 from velaray.wire import pulsar_pb2 as pb
@@ -76,6 +77,10 @@ def _example(kind: type[BaseException]) -> BaseException:
                 value = ["one", "two"]
             case "stored":
                 value = []
+            case "place":
+                value = StoredSegment("acked/0", 1, 2, 3, b"digest")
+            case "behind":
+                value = ()
             case _:
                 value = _VALUES[parameter.annotation]
         values.append(value)
