@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from velaray.actors.catalog.clusters import replicated_partitions
 from velaray.actors.catalog.inbound_replication import pulled_partitions
@@ -22,6 +23,7 @@ from velaray.broker.journaled_actor import JournaledActor
 from velaray.broker.policy_watch import Watchers
 from velaray.broker.topic_policies import TopicPolicies
 from velaray.events.ids import ActorKey, InvalidNameError, TopicName
+from velaray.journal.errors import StorageFull
 from velaray.topology.actor_system import ActorSystem, Address
 from velaray.topology.messages import Codec, Message, Request, requests_of
 from velaray.topology.rpc import RemoteError, RpcConnection
@@ -38,6 +40,7 @@ def _partitions(state: Catalog) -> list[tuple[ActorKey, TopicPolicies]]:
     ]
 
 
+ResultT = TypeVar("ResultT")
 PULL_WAKE_S = 2.0
 FIRST_BACKOFF_S = 0.5
 
@@ -71,8 +74,9 @@ class CatalogActor(JournaledActor):
         Partitions without a backlog become idle again.
         """
         await asyncio.sleep(PULL_WAKE_S)
-        left = await self.runtime.read(replicated_partitions)
         backoff = self.actor_system.backoff(FIRST_BACKOFF_S)
+        while (left := await self._unless_full(replicated_partitions)) is None:
+            await backoff.wait()
         while left:
             watching, failed = self._watchers.partitions(), []
             for key in left:
@@ -83,6 +87,13 @@ class CatalogActor(JournaledActor):
                     failed.append(key)
             left = failed
             await backoff.wait()
+
+    async def _unless_full(self, query: Callable[[Catalog], ResultT]) -> ResultT | None:
+        """The result of ``query``, or None if a full disk dropped the state that it saw."""
+        try:
+            return await self.runtime.read(query)
+        except StorageFull:
+            return None
 
     async def _describe_if_used(self, key: ActorKey) -> None:
         if await self.actor_system.store.list_ledgers(key.text()):
@@ -97,7 +108,7 @@ class CatalogActor(JournaledActor):
         while True:
             await asyncio.sleep(PULL_WAKE_S)
             watching = self._watchers.partitions()
-            for key in await self.runtime.read(pulled_partitions):
+            for key in await self._unless_full(pulled_partitions) or ():
                 if key.topic_name not in watching:
                     with contextlib.suppress(*TRANSIENT_OR_STORE):  # the next round tries again
                         await self.actor_system.ask(key, Describe())
@@ -115,7 +126,9 @@ class CatalogActor(JournaledActor):
     async def _wake(self) -> None:
         while True:
             await asyncio.sleep(self.config.wake_s)
-            await self.waker.once(await self.runtime.read(_partitions))
+            partitions = await self._unless_full(_partitions)
+            if partitions is not None:
+                await self.waker.once(partitions)
 
     async def _purge(self) -> None:
         backoff = self.actor_system.backoff(FIRST_BACKOFF_S)

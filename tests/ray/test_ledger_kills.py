@@ -35,7 +35,7 @@ KINDS = ("deleter", "partition", "subscription", "catalog")
 TOPICS = 4
 LAST = 7
 PASSING_MESSAGES = 45
-SETTLED_WITHIN_S = 300.0
+SETTLED_WITHIN_S = 240.0
 TRIES = 100
 
 
@@ -255,7 +255,7 @@ def settled(admin: Admin, watch: Ledgers) -> dict[str, Any] | None:
 
 
 MANY = pytest.param(50, 1_000, marks=[pytest.mark.long, pytest.mark.timeout(1_200)])
-FEW = pytest.param(2, 40, marks=[pytest.mark.slow])
+FEW = pytest.param(2, 40, marks=[pytest.mark.slow, pytest.mark.timeout(600)])
 
 
 @pytest.mark.parametrize(("kills", "ledgers"), [FEW, MANY])

@@ -26,7 +26,7 @@ from velaray.admin.api import serve_admin
 from velaray.broker.proxy.proxy import Proxy
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.geo.actor_kinds import make_actor
-from velaray.journal.errors import Fenced, JournalError, SyncFailed
+from velaray.journal.errors import Fenced, JournalError, StorageFull, SyncFailed
 from velaray.journal.journal import JournalSettings
 from velaray.journal.memory import MemoryStore, Step, TornWrite
 from velaray.topology.actor_system import (
@@ -367,10 +367,13 @@ class SimCluster:
             del self.actors[node.key]
 
     def failed(self, node: Activation, error: BaseException) -> None:
-        """A process ends by its own doing. Expected are the journal's errors under faults."""
+        """A process ends by its own doing. The journal's errors under faults are expected.
+
+        A full disk is not: a running actor refuses commands and continues.
+        """
         self.history.add("fatal", node=node.name, error=f"{type(error).__name__}: {error}")
-        expected = isinstance(error, JournalError) and self.faulty
-        if not expected and not isinstance(error, Fenced):
+        stopping = isinstance(error, JournalError) and not isinstance(error, StorageFull)
+        if not (stopping and self.faulty) and not isinstance(error, Fenced):
             self.failures.append(f"{node.name} ended: {type(error).__name__}: {error}")
         self.kill(node)
 
