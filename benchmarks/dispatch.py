@@ -1,6 +1,6 @@
 """Dispatch to 1, 10 and 100 consumers of one subscription: how much per CPU second, how fairly.
 
-The brain of a subscription and the notices that a partition's hand exchanges with it, without
+A subscription's dispatcher and the messages that it exchanges with its partition, without
 sockets and journal. Every consumer acknowledges what it got and asks for as much again.
 """
 
@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections import defaultdict
 from random import Random
-from typing import Any
 
 from benchmarks.model import Result, Samples, Verdict
 from benchmarks.options import Options
@@ -18,14 +17,16 @@ from velaray.actors.dispatch.consumers import SubscriptionType
 from velaray.actors.dispatch.lease import LeasedDelivery
 from velaray.actors.runtime import Runtime
 from velaray.actors.subscription.machine import SubscriptionMachine
+from velaray.broker.subscription import messages as m
 from velaray.broker.subscription.dispatcher import SubscriptionDispatcher
+from velaray.topology.messages import Message
 
 CONSUMERS = (1, 10, 100)
 ENTRIES = 100_000
 KEYS = 10_000
 QUEUE = 1000
 FAIR = {SubscriptionType.SHARED: 0.99, SubscriptionType.KEY_SHARED: 0.95}
-_AUTO_SPLIT = [0, [], False]
+_AUTO_SPLIT = (0, (), False)
 _FEED = 4096
 
 
@@ -42,7 +43,7 @@ def run(options: Options) -> Result:
     result = Result(
         name="dispatch",
         settings={
-            "what": "a subscription's brain in this process; no sockets, no journal",
+            "what": "a subscription's dispatcher in this process; no sockets, no journal",
             "entries": f"{ENTRIES:,} of one message",
             "keys": f"{KEYS:,}, drawn evenly",
             "consumers": f"receiver queues of {QUEUE}; all equally fast",
@@ -80,7 +81,7 @@ class FakePartition:
         self._hashes = [rng.choice(hashes) for _ in range(ENTRIES)]
         self._kind = kind
         self._consumers = range(1, consumers + 1)
-        self._said: list[tuple[str, Any]] = []
+        self._sent: list[Message] = []
         self._fed = self._wanted = self._lease_ends = 0
         self._hashing = False
         self._leased: tuple[int, LeasedDelivery] | None = None
@@ -88,24 +89,22 @@ class FakePartition:
         self.got: dict[int, int] = defaultdict(int)
 
     async def open(self) -> None:
-        """Connect the brain and all consumers."""
+        """Open the dispatcher and attach all consumers."""
         runtime = await Runtime.volatile(SubscriptionMachine(), "s", lambda: 0, _fail)
-        self._dispatcher = SubscriptionDispatcher(
-            runtime, -1, lambda method, args: self._said.append((method, args))
-        )
-        await self._dispatcher.on_request("open", [0, None, ENTRIES, []])
+        self._dispatcher = SubscriptionDispatcher(runtime, -1, self._sent.append)
+        await self._dispatcher.on_request(m.OpenDispatcher(0, None, ENTRIES))
         for number in self._consumers:
-            self._tell("attach", [number, f"c{number}", int(self._kind), 0, _AUTO_SPLIT, ""])
+            self._tell(m.Attach(number, f"c{number}", int(self._kind), 0, _AUTO_SPLIT, ""))
         for number in self._consumers:
-            self._tell("flow", [number, QUEUE])
+            self._tell(m.AddPermits(number, QUEUE))
 
-    def _tell(self, method: str, args: Any) -> None:
+    def _tell(self, notice: Message) -> None:
         if self._leased is not None:
             report = self._leased[1].report()
             if report is not None:
-                self._dispatcher.on_notice("stood", report)
-        self._lease_ends += method in ("attach", "stood_down")
-        self._dispatcher.on_notice(method, args)
+                self._dispatcher.on_notice(m.LeaseReport(*report))
+        self._lease_ends += type(notice) in m.ENDS_LEASE
+        self._dispatcher.on_notice(notice)
 
     async def drain(self) -> None:
         """Returns when every entry is acknowledged."""
@@ -116,29 +115,28 @@ class FakePartition:
             for number, ranges in taken.items():
                 count = sum(ranges[1::2]) - sum(ranges[::2])
                 self.got[number] += count
-                self._tell("ack", [number, 0, ENTRIES, ranges, []])
-                self._tell("flow", [number, count])
+                self._tell(m.AckEntries(number, 0, ENTRIES, ranges, ()))
+                self._tell(m.AddPermits(number, count))
                 if self._leased is not None:
                     self._leased[1].permits += count
 
     def _take(self) -> dict[int, list[int]]:
         """The ranges that each consumer got."""
         taken: dict[int, list[int]] = defaultdict(list)
-        said, self._said = self._said, []
-        for method, args in said:
-            match method:
-                case "deliver":
-                    for number, first, count, *_ in args:
-                        taken[number] += (first, first + count)
-                case "want":
-                    self._wanted = args
-                case "feed_from":
-                    self._fed, self._wanted, self._hashing = args
-                case "stand":
-                    number, first, debited, room, lease_ends = args
+        for notice in self._sent:
+            match notice:
+                case m.Deliver(grants):
+                    for grant in grants:
+                        taken[grant.number] += (grant.first, grant.first + grant.count)
+                case m.WantEntries(wanted):
+                    self._wanted = wanted
+                case m.FeedFrom(offset, wanted, hashing):
+                    self._fed, self._wanted, self._hashing = offset, wanted, hashing
+                case m.GrantLease(number, first, debited, room, lease_ends):
                     if lease_ends == self._lease_ends:
                         permits = QUEUE + self.got[number] - debited
                         self._leased = (number, LeasedDelivery(first, permits, room))
+        self._sent.clear()
         if self._leased is not None:
             number, leased = self._leased
             first = leased.next_offset
@@ -154,7 +152,8 @@ class FakePartition:
             while self._fed < limit:
                 end = min(limit, self._fed + _FEED)
                 hashes = self._hashes[self._fed : end] if self._hashing else None
-                self._tell("feed", [self._fed, [1] * (end - self._fed), {}, hashes, []])
+                sizes = [1] * (end - self._fed)
+                self._tell(m.FeedEntries(self._fed, sizes, {}, hashes, ()))
                 self._fed = end
 
 

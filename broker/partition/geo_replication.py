@@ -94,9 +94,9 @@ class Fence(Protocol):
     def check(self, subscription: str = "") -> None:
         """Raise `RemoteError` (UNAVAILABLE) if it is up, except for replicators' subscriptions."""
 
-    def passing(self, method: str) -> AbstractContextManager[None]:
-        """Guard a call: one that changes something is refused while the fence is up, and a fence
-        that goes up waits for its end."""
+    def passing(self, request: type[Message]) -> AbstractContextManager[None]:
+        """Guard a request: one that changes something is refused while the fence is up, and a
+        fence that goes up waits for its end."""
 
 
 class ProgressChanges(Protocol):

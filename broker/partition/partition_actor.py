@@ -53,7 +53,7 @@ from velaray.journal.errors import JournalError
 from velaray.journal.journal import JournalSettings
 from velaray.topology.actor_system import ActorSystem, Address, Unreachable
 from velaray.topology.config import PartitionSync
-from velaray.topology.messages import Codec, Message, method_of
+from velaray.topology.messages import Codec, Message
 from velaray.topology.metrics import Sample
 from velaray.topology.rpc import RemoteError
 
@@ -317,5 +317,5 @@ class PartitionActor(JournaledActor):
         handler = self.geo.handlers.get(kind) if own is None else partial(own, self)
         if handler is None:
             return await super().handle(request)
-        with self.geo.fence.passing(method_of(kind)):
+        with self.geo.fence.passing(kind):
             return await handler(request)

@@ -41,6 +41,7 @@ from velaray.broker.subscription.progress_form import (
     to_args,
 )
 from velaray.events.ids import Position
+from velaray.geo.replication.messages import ImportProgress
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.config import ClusterConfig
 from velaray.topology.messages import ReplyT, Request
@@ -148,7 +149,7 @@ class RemoteProgress:
         may have been applied; sending it again is safe.
         """
         part = read_part(source, raw)
-        with self._partition.geo.fence.passing("import_progress"):
+        with self._partition.geo.fence.passing(ImportProgress):
             await self._take(source, part)
         self._heard[part.subscription, source] = self._partition.actor_system.clock_ms()
 

@@ -21,6 +21,7 @@ from velaray.actors.partition.cursor_snapshots import Snapshot, SnapshotCache, S
 from velaray.actors.partition.machine import StartAt
 from velaray.actors.partition.state import PartitionState, SubscriptionRef
 from velaray.actors.runtime import Runtime
+from velaray.broker.partition import messages as m
 from velaray.broker.partition.geo_replication import GeoReplication
 from velaray.broker.partition.maintenance import Maintenance
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
@@ -255,7 +256,7 @@ class SnapshotKeeper:
         position = _from_proto(own[-1].message_id)
         offset = partition.runtime.state.table.at_or_before(position) + 1
         if offset > 0:
-            with partition.geo.fence.passing("skip_to"):
+            with partition.geo.fence.passing(m.SkipTo):
                 await partition.log.sync()
                 end = partition.log.end_offset
                 await partition.subscriptions.ask_subscription(name, SkipTo(end, offset, REASON))

@@ -17,7 +17,10 @@ from velaray.actors.machine import Reason, Refusal
 from velaray.actors.partition.migration_fence import FencePartition, UnfencePartition
 from velaray.actors.partition.state import PartitionState
 from velaray.actors.runtime import Runtime
+from velaray.broker.partition import messages as m
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
+from velaray.geo.replication.messages import ImportProgress
+from velaray.topology.messages import Message
 from velaray.topology.rpc import RemoteError
 from velaray.wire.replication import REPLICATOR_PREFIX
 
@@ -25,11 +28,13 @@ ACKS_COME_S = 0.15
 """Wait for acknowledgements: clients that request no receipts collect them for 0.1 s."""
 QUIET_S = 5.0
 """How long delivery pauses if no fence follows."""
-_CHANGES = (
-    *("append", "expire", "import_progress", "resume_dead_letters", "seek", "set_replicated"),
-    *("set_properties", "skip_to", "undo"),
+_CHANGES: frozenset[type[Message]] = frozenset(
+    (
+        *(m.Append, m.Expire, m.ResumeDeadLetters, m.Seek, m.SetReplicated, m.SetProperties),
+        *(m.SkipTo, m.Undo, ImportProgress),
+    )
 )
-"""Calls that change a partition and that its machine doesn't refuse by itself."""
+"""Requests that change a partition and that its machine doesn't refuse by itself."""
 
 
 class Clients(Protocol):
@@ -94,10 +99,10 @@ class PartitionFence:
             raise RemoteError(Reason.UNAVAILABLE, problem)
 
     @contextlib.contextmanager
-    def passing(self, method: str) -> Iterator[None]:
-        """Guard a call: while the fence is up, a call that changes something is refused; `put_up`
+    def passing(self, request: type[Message]) -> Iterator[None]:
+        """Guard a request: while the fence is up, one that changes something is refused; `put_up`
         waits for running ones."""
-        if method not in _CHANGES:
+        if request not in _CHANGES:
             yield
             return
         self.check()
