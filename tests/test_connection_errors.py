@@ -19,7 +19,8 @@ from ray._private import services
 import velaray
 import velaray.aio
 from tests.support.local_cluster import LocalCluster
-from velaray.cluster import Cluster, ClusterError
+from velaray.cluster import Cluster
+from velaray.starting import ClusterError
 from velaray.topology import progress, ray_start
 from velaray.topology.config import AuthSettings
 

@@ -244,9 +244,6 @@ if TYPE_CHECKING:
     from velaray.cluster import (
         Cluster as Cluster,
     )
-    from velaray.cluster import (
-        ClusterError as ClusterError,
-    )
     from velaray.ray_access import (
         connect as connect,
     )
@@ -258,6 +255,9 @@ if TYPE_CHECKING:
     )
     from velaray.schema import (
         BytesSchema as BytesSchema,
+    )
+    from velaray.starting import (
+        ClusterError as ClusterError,
     )
     from velaray.sync.client import (
         Client as Client,
@@ -363,7 +363,8 @@ _HOMES = {
     "velaray.schema": ("BytesSchema",),
     "velaray.client.service_info": ("AutoClusterFailover", "ServiceInfo", "ServiceInfoProvider"),
     "velaray.sync.table_view": ("TableView",),
-    "velaray.cluster": ("Cluster", "ClusterError"),
+    "velaray.cluster": ("Cluster",),
+    "velaray.starting": ("ClusterError",),
     "velaray.sync.transaction": ("Transaction",),
 }
 moved.install()

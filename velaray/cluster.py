@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
-import random
 import secrets
-import socket
 import sys
-from collections.abc import Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +16,6 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from velaray.actors.catalog.clusters import is_service_url
 from velaray.admin.proxy_actor import ProxyActor
 from velaray.broker.actor_messages import Describe
 from velaray.broker.catalog.messages import Bootstrap
@@ -28,9 +23,17 @@ from velaray.broker.coordinator.coordinators import DEFAULT_COORDINATORS, ensure
 from velaray.broker.garbage_collection.collectors import collectors_to_wake, ensure_deletion_topics
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.geo.actor_kinds import make_actor
-from velaray.journal.errors import JournalError
-from velaray.journal.files import JOURNALS, NUMBERS, FileStore
-from velaray.journal.private import make_private, private_opener, tighten
+from velaray.starting import (
+    ClusterError,
+    check_identity,
+    check_numbers,
+    checked_listeners,
+    free_port,
+    hold_cluster_ports,
+    lock_data,
+    own_data,
+    run_to_end,
+)
 from velaray.topology.config import (
     AuthSettings,
     ClusterConfig,
@@ -40,14 +43,10 @@ from velaray.topology.config import (
     namespace_of,
 )
 from velaray.topology.ownership import (
-    OtherCluster,
     Superseded,
     check_ownership,
-    data_id_of,
-    take_ownership,
 )
 from velaray.topology.placement import HOST_PREFIX, Placement
-from velaray.topology.ports import PortUnavailable, hold_ports
 from velaray.topology.progress import Progress
 from velaray.topology.ray_connection import (
     RayUnavailable,
@@ -62,11 +61,7 @@ from velaray.topology.ray_system import RayActorSystem
 from velaray.topology.rpc import RemoteError
 
 PROXY = "front-door"
-LAST_CLUSTER_NUMBER = 2046
-"""The largest cluster number; 2047 is part of the ledger id that stands for the latest message."""
-LEAST_SECRET_BYTES = 32
 OBJECT_STORE_BYTES = 100 << 20
-_LOCK_FILE = "owner.lock"
 _REPORT_TIMEOUT_S = 20.0
 
 # Ray's detection of lost nodes; its defaults take half a minute.
@@ -77,29 +72,6 @@ NODE_HEALTH = {
     "RAY_health_check_failure_threshold": "3",
     "RAY_worker_niceness": "0",
 }
-
-
-class ClusterError(RuntimeError):
-    """The cluster can't be started; the text states the reason and the remedy."""
-
-
-def _run(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine to completion, also when the caller runs an event loop."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, work).result()
-
-
-def _free_port(host: str) -> int:
-    """A free port outside the range of outgoing connections.
-
-    The system assigns ports from 32768 on to outgoing connections, and such a port could be in use
-    when a proxy restarts.
-    """
-    for port in random.sample(range(20_000, 32_000), 200):
-        with socket.socket() as probe:
-            if probe.connect_ex((host, port)) != 0:
-                return port
-    raise ClusterError(f"no free port on {host}; name one with --service-port and --admin-port")
 
 
 class Cluster:
@@ -164,12 +136,12 @@ class Cluster:
             rpc_key=secrets.token_bytes(16),
             name=name,
             host=host,
-            service_port=service_port or _free_port(host),
-            admin_port=admin_port or _free_port(host),
+            service_port=service_port or free_port(host),
+            admin_port=admin_port or free_port(host),
             auth=auth,
             passivate_after_s=passivate_after_s,
             tunnel=tunnel,
-            listeners=_checked_listeners(listeners or {}),
+            listeners=checked_listeners(listeners or {}),
             partition_sync=PartitionSync(partition_sync),
             sync_interval_ms=sync_interval_ms,
             compaction_retain_null_key=compaction_retain_null_key,
@@ -187,24 +159,26 @@ class Cluster:
     def _owning(cls, config: ClusterConfig, ray_address: str | None) -> Cluster:
         """Take ownership of the data, the ports, and the name on the Ray cluster."""
         check_binding(config.host, config.auth)
-        _check_numbers(config)
-        _check_identity(config.cluster_number, config.replication_secret)
+        check_numbers(config)
+        check_identity(config.cluster_number, config.replication_secret)
         data_dir = Path(config.data_dir)
         starts_ray = ray_address is None and not ray.is_initialized()
         ports = ExitStack()
         with ExitStack() as undo:
-            lock = undo.enter_context(_lock(data_dir))
+            lock = undo.enter_context(lock_data(data_dir))
             undo.push(ports)
             if starts_ray:
-                ports.push(_hold_ports(config))  # a port in use is an error before Ray starts
+                ports.push(
+                    hold_cluster_ports(config)
+                )  # a port in use is an error before Ray starts
             if _connect_ray(ray_address):
                 undo.callback(stop_ray)
             else:
                 _check_protection(config)
             replaced = _replace_proxy(config.name, data_dir)
             if not starts_ray and not replaced:
-                ports.push(_hold_ports(config))
-            incarnation, data_id = _ownership(data_dir, config.name, config.cluster_number)
+                ports.push(hold_cluster_ports(config))
+            incarnation, data_id = own_data(data_dir, config.name, config.cluster_number)
             undo.pop_all()
         config = replace(config, incarnation=incarnation, data_id=data_id)
         return cls(config, make_actor_system(config, make_actor), lock, starts_ray)._opened(ports)
@@ -212,10 +186,10 @@ class Cluster:
     def _opened(self, ports: ExitStack) -> Cluster:
         try:
             with Progress("starting the cluster's actors"), ports:
-                _run(self._bootstrap())
+                run_to_end(self._bootstrap())
                 ports.close()
                 self._open_proxy()
-                _run(self._wake_collectors())
+                run_to_end(self._wake_collectors())
         except (RayError, RemoteError, OSError) as error:
             self.stop()
             raise ClusterError(f"the cluster could not be started: {one_line(error)}") from error
@@ -287,7 +261,7 @@ class Cluster:
 
     def check_ownership(self) -> None:
         """Raise `Superseded` if another cluster has been started on the same data."""
-        _run(check_ownership(self._actor_system.store, self.config))
+        run_to_end(check_ownership(self._actor_system.store, self.config))
 
     def stop(self) -> None:
         """Stop every actor gracefully: the proxy, partitions, subscriptions, the catalog.
@@ -401,87 +375,6 @@ def _replace_proxy(name: str, data_dir: Path) -> bool:
         )
     ray.kill(proxy)
     return True
-
-
-def _hold_ports(config: ClusterConfig) -> ExitStack:
-    """Bind the ports. Raises `ClusterError` if one is in use."""
-    options = {"--service-port": config.service_port, "--admin-port": config.admin_port}
-    try:
-        return hold_ports(config.host, options)
-    except PortUnavailable as error:
-        raise ClusterError(str(error)) from error
-
-
-def _check_numbers(config: ClusterConfig) -> None:
-    """Raise `ValueError` for settings out of range."""
-    _check_least(1, sync_interval_ms=config.sync_interval_ms, deleters=config.deleters)
-    _check_least(0, undelete_s=config.undelete_s, deletion_retry_s=config.deletion_retry_s)
-    _check_least(0, max_active_transactions=config.max_active_transactions)
-
-
-def _check_least(least: int, **values: float) -> None:
-    """Raise `ValueError` for values below ``least``."""
-    for name, value in values.items():
-        if value < least:
-            raise ValueError(f"{name}={value} must be at least {least}")
-
-
-def _checked_listeners(listeners: Mapping[str, str]) -> dict[str, str]:
-    """Validate the listeners. Raises `ValueError`."""
-    for name, url in listeners.items():
-        if not name or not is_service_url(url):
-            raise ValueError(f"listener {name!r}: its URL must be pulsar://host:port, not {url!r}")
-    return dict(listeners)
-
-
-def _check_identity(cluster_number: int, replication_secret: bytes) -> None:
-    """Validate the cluster number and the replication secret. Raises `ValueError`."""
-    if not 0 <= cluster_number <= LAST_CLUSTER_NUMBER:
-        raise ValueError(f"cluster_number={cluster_number} must be 0 to {LAST_CLUSTER_NUMBER}")
-    if replication_secret and len(replication_secret) < LEAST_SECRET_BYTES:
-        raise ValueError(f"a replication secret needs at least {LEAST_SECRET_BYTES} bytes")
-
-
-def _ownership(data_dir: Path, name: str, cluster_number: int) -> tuple[int, str]:
-    """The incarnation and the id of the data, after taking ownership."""
-    store = FileStore(str(data_dir))
-    try:
-        incarnation = int(_run(take_ownership(store, name, cluster_number)))
-        return incarnation, str(_run(data_id_of(store)))
-    except (JournalError, Superseded, OtherCluster) as error:
-        raise ClusterError(f"{data_dir} can't be taken over: {error}") from error
-
-
-def _lock(data_dir: Path) -> IO[str]:
-    try:
-        make_private(data_dir)
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
-        lock = os.fdopen(private_opener(str(data_dir / _LOCK_FILE), flags), "a+")
-    except OSError as error:
-        raise ClusterError(f"{data_dir} can't be used for data: {error.strerror}") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        lock.seek(0)
-        owner = lock.read().strip() or "unknown"
-        lock.close()
-        raise ClusterError(
-            f"another cluster is running on {data_dir} (process {owner}): stop it first, or "
-            "use another directory"
-        ) from error
-    try:
-        tighten(data_dir, (JOURNALS, NUMBERS, _LOCK_FILE))
-    except OSError as error:
-        lock.close()
-        raise ClusterError(
-            f"{data_dir} can be read by other users, and this one can't change that "
-            f"({error.strerror}): have its owner run 'chmod -R go= {data_dir}', or use a "
-            "directory of your own"
-        ) from error
-    lock.truncate(0)
-    lock.write(str(os.getpid()))
-    lock.flush()
-    return lock
 
 
 def _connect_ray(address: str | None) -> bool:

@@ -16,7 +16,8 @@ from tests.official.test_tenant_homes import asked as answered
 from tests.support.local_cluster import LocalCluster
 from tests.support.neighbours import create, neighbours, settle, stored
 from velaray.cli.app import main
-from velaray.cluster import Cluster, _free_port
+from velaray.cluster import Cluster
+from velaray.starting import free_port
 from velaray.wire import pulsar_pb2 as pb
 
 TOPIC = "persistent://acme/orders/t"
@@ -41,7 +42,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[Client]:
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[tuple[LocalCluster, LocalCluster]]:
     """The home of tenant acme is b, whose proxy has another name in a public network."""
-    port = _free_port("127.0.0.1")
+    port = free_port("127.0.0.1")
     listeners = {"public": f"pulsar://localhost:{port}", "vpc": "pulsar://10.0.0.1:6650"}
     with neighbours(tmp_path, listeners=listeners, service_port=port) as (a, b):
         create("acme/orders", b)

@@ -19,8 +19,9 @@ from ray.exceptions import RayTaskError
 import velaray
 from tests.ray.support import OBJECT_STORE
 from velaray.client.admin import Admin
-from velaray.cluster import PROXY, Cluster, ClusterError
+from velaray.cluster import PROXY, Cluster
 from velaray.events.ids import ActorKey
+from velaray.starting import ClusterError
 from velaray.topology.config import AuthSettings
 from velaray.topology.ray_connection import ensure_token
 

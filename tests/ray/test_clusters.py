@@ -14,7 +14,8 @@ import ray
 from tests.ray.support import RayNodes, Receiver, actors, quiet_client, wait_until
 from velaray import Client, MessageId
 from velaray import cluster as cluster_module
-from velaray.cluster import Cluster, ClusterError
+from velaray.cluster import Cluster
+from velaray.starting import ClusterError
 
 
 def names(cluster: Cluster, kind: str) -> list[str]:

@@ -23,8 +23,9 @@ from tests.ray.support import (
     quiet_client,
     wait_until,
 )
-from velaray.cluster import Cluster, ClusterError
+from velaray.cluster import Cluster
 from velaray.journal.files import FileStore
+from velaray.starting import ClusterError
 from velaray.topology.ownership import take_ownership
 
 

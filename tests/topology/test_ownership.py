@@ -8,8 +8,9 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from velaray.cluster import Cluster, ClusterError, _ownership
+from velaray.cluster import Cluster
 from velaray.journal.files import FileStore
+from velaray.starting import ClusterError, own_data
 from velaray.topology.config import ClusterConfig
 from velaray.topology.ownership import OtherCluster, check_ownership, data_id_of, take_ownership
 
@@ -34,8 +35,8 @@ def test_a_data_directory_keeps_the_name_and_number_of_its_cluster(tmp_path: Pat
 
     asyncio.run(starts())
     with pytest.raises(ClusterError, match=f"{tmp_path} can't be taken over: its ledgers"):
-        _ownership(tmp_path, "a", 8)
-    assert _ownership(tmp_path, "a", 7)[0] == 6
+        own_data(tmp_path, "a", 8)
+    assert own_data(tmp_path, "a", 7)[0] == 6
 
 
 def test_older_data_is_not_assigned_an_uncertain_name(tmp_path: Path) -> None:
@@ -50,8 +51,8 @@ def test_older_data_is_not_assigned_an_uncertain_name(tmp_path: Path) -> None:
 
 
 def test_a_data_directory_has_a_permanent_id(tmp_path: Path) -> None:
-    (first, one), (second, same) = (_ownership(tmp_path / "a", "x", number) for number in (0, 7))
-    _, other = _ownership(tmp_path / "b", "x", 0)
+    (first, one), (second, same) = (own_data(tmp_path / "a", "x", number) for number in (0, 7))
+    _, other = own_data(tmp_path / "b", "x", 0)
     assert (first, second) == (1, 2)
     assert one == same != other
     assert asyncio.run(data_id_of(FileStore(str(tmp_path / "none")))) == ""

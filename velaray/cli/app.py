@@ -187,7 +187,8 @@ def start(
     auth = _auth(token_secret, token_public_key)
     _require_ray()
     from velaray.admin.proxy_actor import OWNERSHIP_CHECK_S
-    from velaray.cluster import Cluster, ClusterError
+    from velaray.cluster import Cluster
+    from velaray.starting import ClusterError
     from velaray.topology.config import UnsafeBindingError
     from velaray.topology.ownership import Superseded
 

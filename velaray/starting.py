@@ -1,0 +1,133 @@
+"""What starting a cluster needs, with or without Ray: checks, ports, the lock and ownership of the
+data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import random
+import socket
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any
+
+from velaray.actors.catalog.clusters import is_service_url
+from velaray.journal.errors import JournalError
+from velaray.journal.files import JOURNALS, NUMBERS, FileStore
+from velaray.journal.private import make_private, private_opener, tighten
+from velaray.topology.config import ClusterConfig
+from velaray.topology.ownership import OtherCluster, Superseded, data_id_of, take_ownership
+from velaray.topology.ports import PortUnavailable, hold_ports
+
+LAST_CLUSTER_NUMBER = 2046
+"""The largest cluster number; 2047 is part of the ledger id that stands for the latest message."""
+LEAST_SECRET_BYTES = 32
+_LOCK_FILE = "owner.lock"
+
+
+class ClusterError(RuntimeError):
+    """The cluster can't be started; the text states the reason and the remedy."""
+
+
+def run_to_end(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine to completion, also when the caller runs an event loop."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
+
+
+def free_port(host: str) -> int:
+    """A free port outside the range of outgoing connections.
+
+    The system assigns ports from 32768 on to outgoing connections, and such a port could be in use
+    when a proxy restarts.
+    """
+    for port in random.sample(range(20_000, 32_000), 200):
+        with socket.socket() as probe:
+            if probe.connect_ex((host, port)) != 0:
+                return port
+    raise ClusterError(f"no free port on {host}; name one with --service-port and --admin-port")
+
+
+def hold_cluster_ports(config: ClusterConfig) -> ExitStack:
+    """Bind the ports. Raises `ClusterError` if one is in use."""
+    options = {"--service-port": config.service_port, "--admin-port": config.admin_port}
+    try:
+        return hold_ports(config.host, options)
+    except PortUnavailable as error:
+        raise ClusterError(str(error)) from error
+
+
+def check_numbers(config: ClusterConfig) -> None:
+    """Raise `ValueError` for settings out of range."""
+    _check_least(1, sync_interval_ms=config.sync_interval_ms, deleters=config.deleters)
+    _check_least(0, undelete_s=config.undelete_s, deletion_retry_s=config.deletion_retry_s)
+    _check_least(0, max_active_transactions=config.max_active_transactions)
+
+
+def _check_least(least: int, **values: float) -> None:
+    """Raise `ValueError` for values below ``least``."""
+    for name, value in values.items():
+        if value < least:
+            raise ValueError(f"{name}={value} must be at least {least}")
+
+
+def checked_listeners(listeners: Mapping[str, str]) -> dict[str, str]:
+    """Validate the listeners. Raises `ValueError`."""
+    for name, url in listeners.items():
+        if not name or not is_service_url(url):
+            raise ValueError(f"listener {name!r}: its URL must be pulsar://host:port, not {url!r}")
+    return dict(listeners)
+
+
+def check_identity(cluster_number: int, replication_secret: bytes) -> None:
+    """Validate the cluster number and the replication secret. Raises `ValueError`."""
+    if not 0 <= cluster_number <= LAST_CLUSTER_NUMBER:
+        raise ValueError(f"cluster_number={cluster_number} must be 0 to {LAST_CLUSTER_NUMBER}")
+    if replication_secret and len(replication_secret) < LEAST_SECRET_BYTES:
+        raise ValueError(f"a replication secret needs at least {LEAST_SECRET_BYTES} bytes")
+
+
+def own_data(data_dir: Path, name: str, cluster_number: int) -> tuple[int, str]:
+    """The incarnation and the id of the data, after taking ownership."""
+    store = FileStore(str(data_dir))
+    try:
+        incarnation = int(run_to_end(take_ownership(store, name, cluster_number)))
+        return incarnation, str(run_to_end(data_id_of(store)))
+    except (JournalError, Superseded, OtherCluster) as error:
+        raise ClusterError(f"{data_dir} can't be taken over: {error}") from error
+
+
+def lock_data(data_dir: Path) -> IO[str]:
+    try:
+        make_private(data_dir)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+        lock = os.fdopen(private_opener(str(data_dir / _LOCK_FILE), flags), "a+")
+    except OSError as error:
+        raise ClusterError(f"{data_dir} can't be used for data: {error.strerror}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        lock.seek(0)
+        owner = lock.read().strip() or "unknown"
+        lock.close()
+        raise ClusterError(
+            f"another cluster is running on {data_dir} (process {owner}): stop it first, or "
+            "use another directory"
+        ) from error
+    try:
+        tighten(data_dir, (JOURNALS, NUMBERS, _LOCK_FILE))
+    except OSError as error:
+        lock.close()
+        raise ClusterError(
+            f"{data_dir} can be read by other users, and this one can't change that "
+            f"({error.strerror}): have its owner run 'chmod -R go= {data_dir}', or use a "
+            "directory of your own"
+        ) from error
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
+    return lock
