@@ -20,10 +20,8 @@ from velaray.broker.proxy.proxy import Proxy
 from velaray.events.ids import ActorKey, TopicName
 from velaray.geo.actor_kinds import make_actor
 from velaray.topology.config import ClusterConfig
-from velaray.topology.ownership import check_ownership
+from velaray.topology.ownership import OWNERSHIP_CHECK_S, check_ownership
 from velaray.topology.ray_host import make_actor_system
-
-OWNERSHIP_CHECK_S = 1.0
 
 
 class ProxyActor:

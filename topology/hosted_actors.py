@@ -91,3 +91,23 @@ class HostedActors:
 
 def _failed(start: asyncio.Task[Address]) -> bool:
     return start.cancelled() or start.exception() is not None
+
+
+class IdleActors:
+    """Finds the actors of a table that have been idle for a time."""
+
+    def __init__(self, hosted: HostedActors) -> None:
+        self._hosted = hosted
+        self._busy_at: dict[ActorKey, float] = {}
+
+    def due(self, limit_s: float) -> list[ActorKey]:
+        """The actors that were idle in all calls of the last ``limit_s`` seconds."""
+        now = asyncio.get_running_loop().time()
+        before, self._busy_at = self._busy_at, {}
+        found = []
+        for key, actor in self._hosted:
+            since = before.get(key, now) if actor.idle() else now
+            self._busy_at[key] = since
+            if now - since >= limit_s:
+                found.append(key)
+        return found

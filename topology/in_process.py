@@ -14,12 +14,12 @@ from zlib import crc32
 from velaray.actors.machine import Reason
 from velaray.actors.runtime import Stopped
 from velaray.events.ids import ActorKey, ActorKind
-from velaray.journal.errors import StorageFull
+from velaray.journal.errors import JournalError, StorageFull
 from velaray.journal.store import LedgerStore
 from velaray.topology.actor_system import ActorSystem, Address, MakeActor
 from velaray.topology.config import ClusterConfig
 from velaray.topology.host import ActorHost
-from velaray.topology.hosted_actors import HostedActors
+from velaray.topology.hosted_actors import HostedActors, IdleActors
 from velaray.topology.messages import ReplyT, Request, method_of
 from velaray.topology.rpc import RemoteError
 from velaray.topology.rpc_server import RpcListener
@@ -38,6 +38,7 @@ class InProcessActorSystem(ActorSystem):
         self.shared_hosts = [ActorHost(config) for _ in range(hosts)]
         self.failures: list[tuple[ActorKey, BaseException]] = []
         self._hosts: dict[ActorKey, ActorHost] = {}
+        self._idle = IdleActors(self._hosted)
 
     async def address(self, key: ActorKey) -> Address:
         """Start the actor unless it runs.
@@ -107,6 +108,14 @@ class InProcessActorSystem(ActorSystem):
         finally:
             if host is not None:
                 host.stop()
+
+    async def passivate_idle(self, limit_s: float) -> None:
+        """Stop the actors that were idle in all calls of the last ``limit_s`` seconds."""
+        for key in self._idle.due(limit_s):
+            try:
+                await self.dismiss(key)
+            except (JournalError, Stopped) as error:
+                self.fatal(key, error)
 
     async def stop(self) -> None:
         """Stop every actor. Garbage collectors, which are clients, come first; then subscriptions,

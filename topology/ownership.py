@@ -21,6 +21,8 @@ from velaray.journal.errors import ManifestConflict
 from velaray.journal.store import LedgerStore
 from velaray.topology.config import ClusterConfig
 
+OWNERSHIP_CHECK_S = 1.0
+"""How often what serves a cluster checks that it still owns the data."""
 _RECORD = "cluster"
 _FIRST_DELAY_S = 0.01
 _LONGEST_DELAY_S = 0.1

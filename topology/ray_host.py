@@ -23,7 +23,7 @@ from velaray.actors.runtime import Stopped
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.topology.actor_system import Address, MakeActor, Unreachable
 from velaray.topology.config import ClusterConfig
-from velaray.topology.hosted_actors import HostedActors
+from velaray.topology.hosted_actors import HostedActors, IdleActors
 from velaray.topology.messages import ReplyT, Request, method_of
 from velaray.topology.metrics import Sample
 from velaray.topology.ownership import check_ownership
@@ -212,7 +212,6 @@ class HostActor:
         self._system = SharedActorSystem(config, make_actor, name)
         self._hosted = self._system.hosted
         self._retiring = False
-        self._busy_at: dict[ActorKey, float] = {}
         # An error here makes Ray not restart this host: its cluster was superseded.
         with ThreadPoolExecutor(1) as pool:
             pool.submit(asyncio.run, check_ownership(self._system.store, config)).result()
@@ -297,7 +296,6 @@ class HostActor:
         error = stopping.exception()
         if error is not None:
             self._system.fatal(key, error)
-        self._busy_at.pop(key, None)
         directory_of(self._config).released.remote(self._name, key.text())
 
     async def _recover(self) -> None:
@@ -318,16 +316,12 @@ class HostActor:
         """Passivate actors after the configured idle time; stop when another cluster owns the
         data."""
         limit = self._config.passivate_after_s
-        loop = asyncio.get_running_loop()
+        idle = IdleActors(self._hosted)
         while True:
             await asyncio.sleep(min(WATCH_S, limit))
             await check_ownership(self._system.store, self._config)
-            now = loop.time()
-            for key, actor in self._hosted:
-                if not actor.idle():
-                    self._busy_at[key] = now
-                elif now - self._busy_at.setdefault(key, now) >= limit:
-                    await self._passivate(key)
+            for key in idle.due(limit):
+                await self._passivate(key)
 
     async def _measure(self) -> None:
         """Report the actors' metrics to Ray at intervals."""

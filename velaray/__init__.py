@@ -244,6 +244,9 @@ if TYPE_CHECKING:
     from velaray.cluster import (
         Cluster as Cluster,
     )
+    from velaray.local import (
+        LocalCluster as LocalCluster,
+    )
     from velaray.ray_access import (
         connect as connect,
     )
@@ -364,6 +367,7 @@ _HOMES = {
     "velaray.client.service_info": ("AutoClusterFailover", "ServiceInfo", "ServiceInfoProvider"),
     "velaray.sync.table_view": ("TableView",),
     "velaray.cluster": ("Cluster",),
+    "velaray.local": ("LocalCluster",),
     "velaray.starting": ("ClusterError",),
     "velaray.sync.transaction": ("Transaction",),
 }

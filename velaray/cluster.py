@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
@@ -25,10 +24,8 @@ from velaray.events.ids import ActorKey, ActorKind
 from velaray.geo.actor_kinds import make_actor
 from velaray.starting import (
     ClusterError,
-    check_identity,
-    check_numbers,
-    checked_listeners,
-    free_port,
+    ClusterOptions,
+    configured,
     hold_cluster_ports,
     lock_data,
     own_data,
@@ -37,8 +34,6 @@ from velaray.starting import (
 from velaray.topology.config import (
     AuthSettings,
     ClusterConfig,
-    PartitionSync,
-    check_binding,
     is_loopback,
     namespace_of,
 )
@@ -130,19 +125,16 @@ class Cluster:
         `ClusterError` if the directory, the name on this Ray cluster or a port is in use, if the
         data has another name or number, or if Ray has no token although this cluster needs it.
         """
-        config = ClusterConfig(
-            data_dir=str(Path(data_dir).resolve()),
-            incarnation=0,  # set after all other checks have passed
-            rpc_key=secrets.token_bytes(16),
+        options = ClusterOptions(
             name=name,
             host=host,
-            service_port=service_port or free_port(host),
-            admin_port=admin_port or free_port(host),
+            service_port=service_port,
+            admin_port=admin_port,
             auth=auth,
             passivate_after_s=passivate_after_s,
             tunnel=tunnel,
-            listeners=checked_listeners(listeners or {}),
-            partition_sync=PartitionSync(partition_sync),
+            listeners=listeners or {},
+            partition_sync=partition_sync,
             sync_interval_ms=sync_interval_ms,
             compaction_retain_null_key=compaction_retain_null_key,
             max_active_transactions=max_active_transactions,
@@ -151,16 +143,14 @@ class Cluster:
             deleters=deleters,
             cluster_number=cluster_number,
             replication_secret=replication_secret,
-            hosts=_hosts(Placement(placement)),
         )
+        hosts = _hosts(Placement(placement))
+        config = configured(str(Path(data_dir).resolve()), hosts, options)
         return cls._owning(config, ray_address)
 
     @classmethod
     def _owning(cls, config: ClusterConfig, ray_address: str | None) -> Cluster:
         """Take ownership of the data, the ports, and the name on the Ray cluster."""
-        check_binding(config.host, config.auth)
-        check_numbers(config)
-        check_identity(config.cluster_number, config.replication_secret)
         data_dir = Path(config.data_dir)
         starts_ray = ray_address is None and not ray.is_initialized()
         ports = ExitStack()

@@ -8,18 +8,19 @@ import asyncio
 import fcntl
 import os
 import random
+import secrets
 import socket
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypedDict
 
 from velaray.actors.catalog.clusters import is_service_url
 from velaray.journal.errors import JournalError
 from velaray.journal.files import JOURNALS, NUMBERS, FileStore
 from velaray.journal.private import make_private, private_opener, tighten
-from velaray.topology.config import ClusterConfig
+from velaray.topology.config import AuthSettings, ClusterConfig, PartitionSync, check_binding
 from velaray.topology.ownership import OtherCluster, Superseded, data_id_of, take_ownership
 from velaray.topology.ports import PortUnavailable, hold_ports
 
@@ -31,6 +32,48 @@ _LOCK_FILE = "owner.lock"
 
 class ClusterError(RuntimeError):
     """The cluster can't be started; the text states the reason and the remedy."""
+
+
+class ClusterOptions(TypedDict, total=False):
+    """The settings of a start that don't depend on the placement; see `velaray.Cluster.start`."""
+
+    name: str
+    host: str
+    service_port: int
+    admin_port: int
+    auth: AuthSettings | None
+    tunnel: bool
+    listeners: Mapping[str, str]
+    passivate_after_s: float
+    partition_sync: str
+    sync_interval_ms: int
+    compaction_retain_null_key: bool
+    max_active_transactions: int
+    undelete_s: float
+    deletion_retry_s: float
+    deleters: int
+    cluster_number: int
+    replication_secret: bytes
+
+
+def configured(data_dir: str, hosts: int, options: ClusterOptions) -> ClusterConfig:
+    """The settings of a start, before it has an incarnation; port 0 becomes a free port.
+
+    Raises `ValueError` for values out of range, `UnsafeBindingError` if the address isn't loopback
+    and no token is configured, `ClusterError` if there is no free port.
+    """
+    values: dict[str, Any] = {**options}
+    host = values.setdefault("host", "127.0.0.1")
+    for name, port in (("service_port", 6650), ("admin_port", 8080)):
+        values[name] = values.get(name, port) or free_port(host)
+    values["listeners"] = _checked_listeners(values.get("listeners", {}))
+    values["partition_sync"] = PartitionSync(values.get("partition_sync", PartitionSync.ALWAYS))
+    key = secrets.token_bytes(16)
+    config = ClusterConfig(data_dir=data_dir, incarnation=0, rpc_key=key, hosts=hosts, **values)
+    check_binding(config.host, config.auth)
+    _check_numbers(config)
+    _check_identity(config.cluster_number, config.replication_secret)
+    return config
 
 
 def run_to_end(work: Coroutine[Any, Any, Any]) -> Any:
@@ -61,7 +104,7 @@ def hold_cluster_ports(config: ClusterConfig) -> ExitStack:
         raise ClusterError(str(error)) from error
 
 
-def check_numbers(config: ClusterConfig) -> None:
+def _check_numbers(config: ClusterConfig) -> None:
     """Raise `ValueError` for settings out of range."""
     _check_least(1, sync_interval_ms=config.sync_interval_ms, deleters=config.deleters)
     _check_least(0, undelete_s=config.undelete_s, deletion_retry_s=config.deletion_retry_s)
@@ -75,7 +118,7 @@ def _check_least(least: int, **values: float) -> None:
             raise ValueError(f"{name}={value} must be at least {least}")
 
 
-def checked_listeners(listeners: Mapping[str, str]) -> dict[str, str]:
+def _checked_listeners(listeners: Mapping[str, str]) -> dict[str, str]:
     """Validate the listeners. Raises `ValueError`."""
     for name, url in listeners.items():
         if not name or not is_service_url(url):
@@ -83,7 +126,7 @@ def checked_listeners(listeners: Mapping[str, str]) -> dict[str, str]:
     return dict(listeners)
 
 
-def check_identity(cluster_number: int, replication_secret: bytes) -> None:
+def _check_identity(cluster_number: int, replication_secret: bytes) -> None:
     """Validate the cluster number and the replication secret. Raises `ValueError`."""
     if not 0 <= cluster_number <= LAST_CLUSTER_NUMBER:
         raise ValueError(f"cluster_number={cluster_number} must be 0 to {LAST_CLUSTER_NUMBER}")
@@ -102,6 +145,10 @@ def own_data(data_dir: Path, name: str, cluster_number: int) -> tuple[int, str]:
 
 
 def lock_data(data_dir: Path) -> IO[str]:
+    """Lock the directory until the file is closed; create it if it is missing.
+
+    Raises `ClusterError` if another cluster runs on it, or if it can't be used.
+    """
     try:
         make_private(data_dir)
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND

@@ -30,6 +30,9 @@ from velaray.cli.transactions import transactions
 from velaray.client.admin import Admin
 
 if TYPE_CHECKING:
+    from velaray.cluster import Cluster
+    from velaray.local import LocalCluster
+    from velaray.starting import ClusterOptions
     from velaray.topology.config import AuthSettings
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -101,10 +104,10 @@ def main() -> None:
 @click.option(
     "--placement",
     type=click.Choice(["dedicated", "shared"]),
-    default="dedicated",
-    show_default=True,
-    help="Give each actor a process of its own, or run all actors in a few processes.",
+    help="Give each actor a process of its own (the default), or run all actors in a few "
+    "processes.",
 )
+@click.option("--local", is_flag=True, help="Run all actors in this process, without Ray.")
 @click.option(
     "--passivate-after",
     type=click.FloatRange(min=0, min_open=True),
@@ -173,7 +176,8 @@ def start(
     replication_secret: bytes,
     tunnel: bool,
     listeners: dict[str, str],
-    placement: str,
+    placement: str | None,
+    local: bool,
     passivate_after: float,
     partition_sync: str,
     sync_interval_ms: int,
@@ -184,37 +188,31 @@ def start(
     deleters: int,
 ) -> None:
     """Start a cluster and run it until Ctrl-C or SIGTERM."""
-    auth = _auth(token_secret, token_public_key)
-    _require_ray()
-    from velaray.admin.proxy_actor import OWNERSHIP_CHECK_S
-    from velaray.cluster import Cluster
-    from velaray.starting import ClusterError
+    from velaray.starting import ClusterError, ClusterOptions
     from velaray.topology.config import UnsafeBindingError
-    from velaray.topology.ownership import Superseded
+    from velaray.topology.ownership import OWNERSHIP_CHECK_S, Superseded
 
+    options = ClusterOptions(
+        name=name,
+        cluster_number=cluster_number,
+        host=host,
+        service_port=service_port,
+        admin_port=admin_port,
+        auth=_auth(token_secret, token_public_key),
+        replication_secret=replication_secret,
+        tunnel=tunnel,
+        listeners=listeners,
+        passivate_after_s=passivate_after,
+        partition_sync=partition_sync,
+        sync_interval_ms=sync_interval_ms,
+        compaction_retain_null_key=compaction_retain_null_key,
+        max_active_transactions=max_active_transactions,
+        undelete_s=undelete_window,
+        deletion_retry_s=deletion_retry,
+        deleters=deleters,
+    )
     try:
-        cluster = Cluster.start(
-            data,
-            name=name,
-            cluster_number=cluster_number,
-            host=host,
-            service_port=service_port,
-            admin_port=admin_port,
-            ray_address=ray_address,
-            auth=auth,
-            replication_secret=replication_secret,
-            tunnel=tunnel,
-            listeners=listeners,
-            placement=placement,
-            passivate_after_s=passivate_after,
-            partition_sync=partition_sync,
-            sync_interval_ms=sync_interval_ms,
-            compaction_retain_null_key=compaction_retain_null_key,
-            max_active_transactions=max_active_transactions,
-            undelete_s=undelete_window,
-            deletion_retry_s=deletion_retry,
-            deleters=deleters,
-        )
+        cluster = _started(data, local, ray_address, placement, options)
     except (ClusterError, UnsafeBindingError, OSError) as error:
         raise click.ClickException(str(error)) from error
     with cluster:
@@ -230,6 +228,28 @@ def start(
             signal.signal(number, signal.SIG_DFL)  # a second signal ends the process at once
         click.echo("velaray is stopping")
     click.echo("velaray has stopped")
+
+
+def _started(
+    data: Path,
+    local: bool,
+    ray_address: str | None,
+    placement: str | None,
+    options: ClusterOptions,
+) -> Cluster | LocalCluster:
+    """Start the cluster on Ray, or in this process. Raises what their ``start`` raises."""
+    if local:
+        for option, given in (("--ray-address", ray_address), ("--placement", placement)):
+            if given is not None:
+                raise click.UsageError(f"{option} is about Ray, which --local doesn't use")
+        from velaray.local import LocalCluster
+
+        return LocalCluster.start(data, **options)
+    _require_ray()
+    from velaray.cluster import Cluster
+
+    placement = placement or "dedicated"
+    return Cluster.start(data, ray_address=ray_address, placement=placement, **options)
 
 
 def _require_ray() -> None:

@@ -1,0 +1,191 @@
+"""A cluster without Ray: all its actors, the proxy and the admin interface in one process.
+
+They run on an event loop in a thread of its own, so it also works in a notebook. The actors, their
+journals and their connections are the same as on Ray. What differs: the end of the process ends
+all actors at once, and nothing restarts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Coroutine
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any, Self, TypeVar, Unpack
+
+from velaray.admin.api import serve_admin
+from velaray.broker.catalog.messages import Bootstrap
+from velaray.broker.coordinator.coordinators import DEFAULT_COORDINATORS, ensure_coordinators
+from velaray.broker.garbage_collection.collectors import collectors_to_wake, ensure_deletion_topics
+from velaray.broker.proxy.proxy import Proxy
+from velaray.events.ids import ActorKey
+from velaray.geo.actor_kinds import make_actor
+from velaray.journal.files import FileStore
+from velaray.journal.memory import MemoryStore
+from velaray.journal.store import LedgerStore
+from velaray.starting import (
+    ClusterError,
+    ClusterOptions,
+    configured,
+    hold_cluster_ports,
+    lock_data,
+    own_data,
+    run_to_end,
+)
+from velaray.topology.config import ClusterConfig
+from velaray.topology.in_process import InProcessActorSystem
+from velaray.topology.ownership import check_ownership, take_ownership
+from velaray.topology.rpc import RemoteError
+
+IN_MEMORY = "memory"
+WATCH_S = 1.0
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
+
+ResultT = TypeVar("ResultT")
+
+
+class LocalActorSystem(InProcessActorSystem):
+    """The actors of a `LocalCluster`."""
+
+    def fatal(self, key: ActorKey, error: BaseException) -> None:
+        """End an actor and no other; the next use recovers it."""
+        print(f"velaray: {key} stops: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        super().fatal(key, error)
+
+
+class LocalCluster:
+    """A running cluster, created by `start` and ended by `stop` or the context manager."""
+
+    def __init__(self, config: ClusterConfig, store: LedgerStore, lock: IO[str] | None) -> None:
+        """Internal: `start` creates instances."""
+        self.config = config
+        self.actor_system = self._make_actor_system(store)
+        self._lock = lock
+        self._proxy = Proxy(self.actor_system)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="velaray cluster", daemon=True
+        )
+        self._closing = ExitStack()
+        self._watching: asyncio.Task[None] | None = None
+
+    @classmethod
+    def start(cls, data_dir: str | Path | None = None, **options: Unpack[ClusterOptions]) -> Self:
+        """Start a cluster whose journals are in ``data_dir`` (None: in memory), and serve.
+
+        Takes the options of `velaray.Cluster.start` that don't concern Ray. Ports that aren't given
+        are free ones.
+
+        Raises `ValueError` for values out of range, `UnsafeBindingError` if the address isn't
+        loopback and no token is configured, `ClusterError` if the directory or a port is in use, or
+        if the data has another name or number. Nothing is left running then.
+        """
+        for port in ("service_port", "admin_port"):
+            options.setdefault(port, 0)  # type: ignore[misc]  # both are keys of the options
+        place = IN_MEMORY if data_dir is None else str(Path(data_dir).resolve())
+        config = configured(place, 0, options)
+        if data_dir is None:
+            memory = MemoryStore(number_base=config.number_base)
+            owning = take_ownership(memory, config.name, config.cluster_number)
+            return cls(replace(config, incarnation=run_to_end(owning)), memory, None)._opened()
+        lock = lock_data(Path(place))
+        with ExitStack() as undo:
+            undo.callback(lock.close)
+            incarnation, data_id = own_data(Path(place), config.name, config.cluster_number)
+            config = replace(config, incarnation=incarnation, data_id=data_id)
+            store = FileStore(config.data_dir, config.number_base)
+            undo.pop_all()
+        return cls(config, store, lock)._opened()
+
+    def _make_actor_system(self, store: LedgerStore) -> LocalActorSystem:
+        return LocalActorSystem(self.config, store, make_actor, hosts=1)
+
+    # -- what runs -----------------------------------------------------------------
+
+    @property
+    def service_url(self) -> str:
+        """The URL that clients connect to."""
+        return f"pulsar://{self.config.host}:{self.config.service_port}"
+
+    @property
+    def admin_url(self) -> str:
+        """The URL of the admin interface."""
+        return f"http://{self.config.host}:{self.config.admin_port}"
+
+    def check_ownership(self) -> None:
+        """Raise `Superseded` if another cluster has been started on the same data."""
+        self._run(check_ownership(self.actor_system.store, self.config), START_TIMEOUT_S)
+
+    # -- life ----------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Stop everything in good order. Idempotent.
+
+        Raises `TimeoutError` if that takes longer than `STOP_TIMEOUT_S`. The journals survive that,
+        as they survive the end of the process.
+        """
+        with self._closing:
+            if self._thread.is_alive():
+                self._run(self._close(), STOP_TIMEOUT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def _run(self, work: Coroutine[Any, Any, ResultT], timeout_s: float) -> ResultT:
+        """Run a coroutine on the cluster's loop, and wait for it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
+
+    def _opened(self) -> Self:
+        self._thread.start()
+        self._closing.callback(self._end_thread)
+        try:
+            with hold_cluster_ports(self.config):
+                pass  # a port in use is an error that names its option
+            self._run(self._open(), START_TIMEOUT_S)
+        except (ClusterError, RemoteError, OSError) as error:
+            self.stop()
+            if isinstance(error, ClusterError):
+                raise
+            raise ClusterError(f"the cluster could not be started: {error}") from error
+        return self
+
+    def _end_thread(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        if self._lock is not None:
+            self._lock.close()
+
+    async def _open(self) -> None:
+        system, config = self.actor_system, self.config
+        await self._proxy.start(config.service_port)
+        self._admin, _ = await serve_admin(system, config.host, config.admin_port)
+        urls = Bootstrap(config.name, self.service_url, self.admin_url)
+        await system.request(ActorKey.catalog(), urls)
+        await ensure_coordinators(system, DEFAULT_COORDINATORS)
+        await ensure_deletion_topics(system)
+        for key in await collectors_to_wake(system):
+            await system.reach(key)
+        self._watching = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        """Passivate actors after the configured idle time."""
+        limit = self.config.passivate_after_s
+        while True:
+            await asyncio.sleep(min(WATCH_S, limit))
+            await self.actor_system.passivate_idle(limit)
+
+    async def _close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await self._admin.cleanup()
+        await self._proxy.stop()
+        await self.actor_system.stop()
+        await self.actor_system.store.close()
