@@ -25,8 +25,10 @@ import errno
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
+from zlib import crc32
 
 from velaray.journal.ahead import BLOCK, ZEROS, Ahead
 from velaray.journal.errors import (
@@ -175,6 +177,7 @@ class _FileWriter:
         self, store: FileStore, journal: str, path: Path, fd: int, mark_fd: int, end: int
     ) -> None:
         self._store = store
+        self._worker = store._writer_of(journal)
         self._journal = journal
         self._path = path
         self._fd = fd
@@ -186,13 +189,13 @@ class _FileWriter:
     async def append(
         self, buffers: Sequence[Buffer], *, confirm: int | None = None, mark: bytes = b""
     ) -> bool:
-        return await self._store._writer.run(lambda: self._append(buffers, confirm, mark))
+        return await self._worker.run(lambda: self._append(buffers, confirm, mark))
 
     async def append_unsynced(self, buffers: Sequence[Buffer], *, confirm: int) -> bool:
-        return await self._store._writer.run(lambda: self._append_unsynced(buffers, confirm))
+        return await self._worker.run(lambda: self._append_unsynced(buffers, confirm))
 
     async def sync(self, *, confirm: int, mark: bytes) -> bool:
-        return await self._store._writer.run(lambda: self._sync_and_mark(confirm, mark))
+        return await self._worker.run(lambda: self._sync_and_mark(confirm, mark))
 
     def _append(self, buffers: Sequence[Buffer], confirm: int | None, mark: bytes) -> bool:
         if self._dead is not None:
@@ -295,7 +298,7 @@ class _FileWriter:
 
     async def close(self) -> None:
         if self._fd >= 0:
-            await self._store._writer.run(self._close)
+            await self._worker.run(self._close)
 
     def _close(self) -> None:
         if self._fd >= 0:
@@ -321,9 +324,16 @@ class _Written(NamedTuple):
 class FileStore:
     """Journals in the directory ``root``, which is created if need be; implements
     `LedgerStore`. ``root`` must be on a file system with hard links. The numbers of journals that
-    it creates begin after ``number_base``, which only matters for creating journals."""
+    it creates begin after ``number_base``, which only matters for creating journals.
 
-    def __init__(self, root: str | os.PathLike[str], number_base: int = 0) -> None:
+    Each of ``writers`` threads writes a part of the journals, so that a sync of one journal doesn't
+    delay those of other threads' journals. With more than one, `counters` may miss operations that
+    end at the same time.
+    """
+
+    def __init__(
+        self, root: str | os.PathLike[str], number_base: int = 0, writers: int = 1
+    ) -> None:
         self.root = Path(root).absolute()
         self._number_base = number_base
         self.counters = Counters()
@@ -334,8 +344,12 @@ class FileStore:
         self._open: set[_FileWriter] = set()
         self._unlinked: set[Path] = set()
         self._closed = False
-        self._writer = Worker("journal-write")
+        self._writers = [Worker("journal-write") for _ in range(writers)]
         self._reader = Worker("journal-read")
+
+    def _writer_of(self, journal: str) -> Worker:
+        """The worker that executes all writes of a journal, one after the other."""
+        return self._writers[crc32(journal.encode()) % len(self._writers)]
 
     def _directory(self, journal: str) -> Path:
         return self._journals / directory_of(journal)
@@ -383,7 +397,9 @@ class FileStore:
 
     async def write_manifest(self, journal: str, expected: int, data: bytes) -> int:
         """Link a complete file to the next version's name; see `LedgerStore`."""
-        return await self._writer.run(lambda: self._write_manifest(journal, expected, data))
+        return await self._writer_of(journal).run(
+            lambda: self._write_manifest(journal, expected, data)
+        )
 
     def _write_manifest(self, journal: str, expected: int, data: bytes) -> int:
         directory = self._directory(journal) / _MANIFEST
@@ -425,7 +441,7 @@ class FileStore:
 
     async def holds(self, journal: str, version: int) -> bool:
         """Look at the directory twice; see `LedgerStore`."""
-        return await self._writer.run(lambda: self._holds(journal, version))
+        return await self._writer_of(journal).run(lambda: self._holds(journal, version))
 
     def _holds(self, journal: str, version: int) -> bool:
         """Check first that the next version doesn't exist, then that ours still does.
@@ -452,7 +468,7 @@ class FileStore:
     async def release(self, journal: str, version: int) -> None:
         """Close the version's file; see `LedgerStore`."""
         if not self._closed:
-            await self._writer.run(lambda: self._release(journal, version))
+            await self._writer_of(journal).run(lambda: self._release(journal, version))
 
     def _release(self, journal: str, version: int) -> None:
         ours = self._written.get(journal)
@@ -463,7 +479,7 @@ class FileStore:
 
     async def claim_number(self, owner: str) -> int:
         """The lowest number that is free; see `LedgerStore`."""
-        return await self._writer.run(lambda: self._claim_number(owner))
+        return await self._writers[0].run(lambda: self._claim_number(owner))
 
     def _claim_number(self, owner: str) -> int:
         self._make_directories(self._numbers)
@@ -499,7 +515,9 @@ class FileStore:
     async def create_ledger(self, journal: str, ledger_id: int, header: bytes) -> _FileWriter:
         """Create the ledger's file and its mark's, and make their names durable; see
         `LedgerStore`."""
-        return await self._writer.run(lambda: self._create_ledger(journal, ledger_id, header))
+        return await self._writer_of(journal).run(
+            lambda: self._create_ledger(journal, ledger_id, header)
+        )
 
     def _create_ledger(self, journal: str, ledger_id: int, header: bytes) -> _FileWriter:
         path = self._ledger(journal, ledger_id)
@@ -571,7 +589,7 @@ class FileStore:
 
     async def sync_ledger(self, journal: str, ledger_id: int) -> None:
         """Sync a ledger's file and drop it from the page cache; see `LedgerStore`."""
-        await self._writer.run(lambda: self._sync_ledger(journal, ledger_id))
+        await self._writer_of(journal).run(lambda: self._sync_ledger(journal, ledger_id))
 
     def _sync_ledger(self, journal: str, ledger_id: int) -> None:
         path = self._ledger(journal, ledger_id)
@@ -588,7 +606,7 @@ class FileStore:
 
     async def write_index(self, journal: str, ledger_id: int, data: bytes) -> None:
         """Replace a ledger's index file; see `LedgerStore`."""
-        await self._writer.run(lambda: self._write_index(journal, ledger_id, data))
+        await self._writer_of(journal).run(lambda: self._write_index(journal, ledger_id, data))
 
     def _write_index(self, journal: str, ledger_id: int, data: bytes) -> None:
         path = self._index(journal, ledger_id)
@@ -642,8 +660,8 @@ class FileStore:
 
     async def delete_ledger(self, journal: str, ledger_id: int) -> None:
         """Remove a ledger's files; see `LedgerStore`."""
-        await self._writer.run(lambda: self._unlink_ledger(journal, ledger_id))
-        await self._writer.run(lambda: self._sync_unlinked(self._directory(journal)))
+        await self._writer_of(journal).run(lambda: self._unlink_ledger(journal, ledger_id))
+        await self._writer_of(journal).run(lambda: self._sync_unlinked(self._directory(journal)))
 
     def _unlink_ledger(self, journal: str, ledger_id: int) -> None:
         path = self._ledger(journal, ledger_id)
@@ -661,7 +679,7 @@ class FileStore:
 
     async def delete_journal(self, journal: str) -> None:
         """Remove a journal's directory; see `LedgerStore`."""
-        await self._writer.run(lambda: self._delete_journal(journal))
+        await self._writer_of(journal).run(lambda: self._delete_journal(journal))
 
     def _delete_journal(self, journal: str) -> None:
         directory = self._directory(journal)
@@ -697,15 +715,18 @@ class FileStore:
         if self._closed:
             return
         self._closed = True
-        await self._writer.run(self._close_writers)
-        await self._writer.end()
-        await self._reader.end()
+        for worker in self._writers:
+            await worker.run(partial(self._close_writers, worker))
+        for worker in (*self._writers, self._reader):
+            await worker.end()
 
-    def _close_writers(self) -> None:
-        for writer in list(self._open):
+    def _close_writers(self, worker: Worker) -> None:
+        """Close the files that this worker writes to."""
+        for writer in [each for each in list(self._open) if each._worker is worker]:
             writer._close()
         for journal in list(self._written):
-            self._forget_version(journal)
+            if self._writer_of(journal) is worker:
+                self._forget_version(journal)
 
     def _make_directories(self, directory: Path) -> None:
         """Create a directory and make it and its parents durable."""
