@@ -80,10 +80,6 @@ def _ignore_sync() -> None:
     """The default of `Runtime.on_synced`."""
 
 
-def _ignore_events(events: Sequence[Message], reply: Any) -> None:
-    """The default of `Runtime.on_applied`."""
-
-
 class Divergence(RuntimeFault):
     """A restored state differs from the recorded one; the actor must not serve it.
 
@@ -319,7 +315,7 @@ class Runtime(Generic[StateT]):
         self.on_synced: Callable[[], None] = _ignore_sync
         #: Called with a decision's events and reply when the state has the events, which may be
         #: before they are durable. Not called for replayed events. Must not raise.
-        self.on_applied: Callable[[Sequence[Message], Any], None] = _ignore_events
+        self.on_applied: Callable[[Sequence[Message], Any], None] | None = None
         self._error: BaseException | None = None
         #: Newer checkpoints that recovery couldn't read and skipped.
         self.damaged: tuple[CorruptJournal, ...] = ()
@@ -593,7 +589,7 @@ class Runtime(Generic[StateT]):
             self._parked.append((command, release))
             return
         now_ms = self._clock_ms()
-        if missing := self._missing(command, now_ms):
+        if self._cold and (missing := self._missing(command, now_ms)):
             self._parked = deque([(command, release)])
             self._load(missing)
         else:
@@ -650,7 +646,8 @@ class Runtime(Generic[StateT]):
 
     def _apply(self, events: Sequence[Message], reply: Any) -> None:
         self._evolve(events)
-        self.on_applied(events, reply)
+        if self.on_applied is not None:
+            self.on_applied(events, reply)
 
     def _evolve(self, events: Sequence[Message]) -> None:
         machine, state = self._machine, self._state

@@ -51,7 +51,8 @@ LAYERS: dict[str, Layer] = {
     "admin": Layer(_below("admin"), ("aiohttp", "prometheus_client", "ray")),
     FACE: Layer(
         _ORDER,
-        ("click", "fastavro", "google", "jwt", "ray", "rich"),
+        # pytest is for `velaray.testing`, whose users have it.
+        ("click", "fastavro", "google", "jwt", "pytest", "ray", "rich"),
     ),
     "pipelines": Layer(
         ("events", "journal", "schemas", "client", FACE),

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 WINDOW_MS = 10_000
 """Rates are means over at least this long."""
-
-_MESSAGES = itemgetter(1)
 
 
 class Speed(NamedTuple):
@@ -46,11 +42,6 @@ class Flow:
         self.bytes += size
         self.again += again
         self.last_ms = now_ms
-
-    def sent(self, run: Sequence[Any], size: int, again: bool, now_ms: int) -> None:
-        """Count sent entries (tuples whose second field is the number of messages) and their
-        bytes."""
-        self.count(sum(map(_MESSAGES, run)), size, now_ms, len(run) if again else 0)
 
     def speed(self, now_ms: int) -> Speed:
         """Over the last full window; before there is one, since the beginning."""

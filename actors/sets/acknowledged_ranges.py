@@ -350,7 +350,7 @@ class AcknowledgedRanges:
     def known_until(self, first: int, end: int) -> int:
         """The start of the first cold segment that reading ``first`` to ``end`` - 1 touches, but at
         least ``first``; ``end`` if there is none."""
-        if not self.cold_count():
+        if len(self._segments) == len(self._recent):
             return end
         for number in self._numbers(first, end):
             if number not in self._recent and self._count(self._segments[number]) < self._size:
@@ -384,7 +384,7 @@ class AcknowledgedRanges:
         if self._grown:
             self._grown = False
             self._evict()
-        return self.cold_count() > 0
+        return len(self._segments) > len(self._recent)
 
     def memory(self) -> int:
         """The approximate size in bytes of the segments in memory."""

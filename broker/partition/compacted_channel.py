@@ -101,19 +101,14 @@ class CompactedVisibility:
         """As `Visibility.readable_end`; a view has nothing beyond it."""
         return self._whole.readable_end
 
-    def next_hidden(self, first: int, end: int) -> int:
-        """As `Visibility.next_hidden`; a view has no hidden entries."""
+    def visible_until(self, first: int, end: int) -> tuple[int, int]:
+        """As `Visibility.visible_until`; a view has no hidden entries."""
         first = max(first, self._log.horizon)
-        return self._whole.next_hidden(first, end) if first < end else end
+        return self._whole.visible_until(first, end) if first < end else (end, end)
 
     def hidden_within(self, first: int, end: int) -> list[tuple[int, int]]:
         """As `Visibility.hidden_within`."""
         return self._whole.hidden_within(max(first, self._log.horizon), end)
-
-    def known_until(self, first: int, end: int) -> int:
-        """As `Visibility.known_until`; a view has no hidden entries."""
-        first = max(first, self._log.horizon)
-        return self._whole.known_until(first, end) if first < end else end
 
     async def load(self, offset: int) -> None:
         """As `Visibility.load`."""

@@ -66,6 +66,7 @@ class EntryLog:
         self.partition_index = partition.key.partition
         self.config = partition.config
         self.actor_system = partition.actor_system
+        self.clock_ms = partition.actor_system.clock_ms
         self.terminated_at: int | None = None
         """The offset at which the topic ended; None while it goes on."""
         self.backlog = Backlog(self)
@@ -90,10 +91,6 @@ class EntryLog:
         journal = self.runtime.journal
         assert isinstance(journal, Journal)
         return journal
-
-    def clock_ms(self) -> int:
-        """Wall-clock milliseconds."""
-        return self.actor_system.clock_ms()
 
     # -- what there is -------------------------------------------------------------
 

@@ -78,7 +78,8 @@ class Publishing:
         )
         self.registry = ProducerRegistry()
         self.pending_bytes = 0
-        self.published = Flow(partition.actor_system.clock_ms())
+        self._clock_ms = partition.actor_system.clock_ms
+        self.published = Flow(self._clock_ms())
         self._names = itertools.count(1)
         self._paused: set[WireConnection] = set()
         self._rate: PublishRate | None = None
@@ -211,7 +212,7 @@ class Publishing:
         if type(reply) is Published:
             cached = tuple.__new__(CachedEntry, (entry, reply.messages, chunk_uuid))
             self._log.cache.append(cached)
-            now_ms = self._partition.actor_system.clock_ms()
+            now_ms = self._clock_ms()
             self.published.count(reply.messages, len(entry), now_ms)
             producer.traffic.count(reply.messages, len(entry), now_ms)
             if producer.source is not None:

@@ -28,25 +28,23 @@ class Visibility:
         """The offset that consumers can't read beyond: the first entry of an open transaction."""
         return min(self._cache.end, self._runtime.state.max_read_offset)
 
-    def next_hidden(self, first: int, end: int) -> int:
-        """The first offset from ``first`` on whose transaction was aborted; ``end`` if there is
-        none before it. `known_until` says how far that is in memory."""
+    def visible_until(self, first: int, end: int) -> tuple[int, int]:
+        """How far from ``first`` on, up to ``end``, it is in memory which entries are hidden, and
+        the first one whose transaction was aborted. If there is none, both are equal."""
         hidden = self._runtime.state.transactions.hidden
-        return hidden.next_acked(first, end) if hidden else end
+        if not hidden:
+            return end, end
+        known = hidden.known_until(first, end)
+        return known, hidden.next_acked(first, known)
 
     def hidden_within(self, first: int, end: int) -> list[tuple[int, int]]:
-        """All offsets whose transaction was aborted, as ascending (first, last + 1). `known_until`
-        says how far that is in memory."""
+        """All offsets whose transaction was aborted, as ascending (first, last + 1). The range must
+        be in memory: see `visible_until`."""
         return self._runtime.state.transactions.hidden.within(first, end)
 
-    def known_until(self, first: int, end: int) -> int:
-        """The first offset from ``first`` on of which it isn't in memory whether it is hidden;
-        ``end`` if there is none before it."""
-        return self._runtime.state.transactions.hidden.known_until(first, end)
-
     async def load(self, offset: int) -> None:
-        """Load what `known_until` stops at. It may leave memory again after the turn in which this
-        returns.
+        """Load what `visible_until` stops at. It may leave memory again after the turn in which
+        this returns.
 
         Raises what `Runtime.look` raises.
         """

@@ -6,10 +6,10 @@ from velaray.topology.flow import WINDOW_MS, Flow, Speed
 from velaray.topology.metrics import Traffic
 
 
-def test_runs_are_counted() -> None:
+def test_messages_bytes_and_redelivered_entries_are_counted() -> None:
     flow = Flow(0)
-    flow.sent([(b"abc", 2, ""), (b"d", 1, "")], 4, again=False, now_ms=5)
-    flow.sent([(b"abc", 2, "")], 3, again=True, now_ms=7)
+    flow.count(3, 4, now_ms=5)
+    flow.count(2, 3, now_ms=7, again=1)
     total = Traffic()
     total.add(flow)
     assert (total.messages, total.bytes, total.again) == (5, 7, 1)

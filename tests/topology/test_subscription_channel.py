@@ -115,14 +115,12 @@ class Setting:
     def readable_end(self) -> int:
         return self.cache.end if self.readable is None else self.readable
 
-    def next_hidden(self, first: int, end: int) -> int:
-        return min([at for at in self.hidden if first <= at < end], default=end)
+    def visible_until(self, first: int, end: int) -> tuple[int, int]:
+        known = min(max(first, self.unknown), end)
+        return known, min([at for at in self.hidden if first <= at < known], default=known)
 
     def hidden_within(self, first: int, end: int) -> list[tuple[int, int]]:
         return [(at, at + 1) for at in sorted(self.hidden) if first <= at < end]
-
-    def known_until(self, first: int, end: int) -> int:
-        return min(max(first, self.unknown), end)
 
     async def load(self, offset: int) -> None:
         self.loading.append((offset, asyncio.get_running_loop().create_future()))

@@ -10,6 +10,7 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
+from operator import itemgetter
 from typing import Protocol
 
 from velaray.actors.dispatch.dispatcher import IN_ORDER
@@ -28,6 +29,7 @@ from velaray.topology.flow import Activity, Flow
 from velaray.topology.messages import Message
 from velaray.wire.commands import MessageHeaders
 
+_MESSAGES = itemgetter(1)  # of a `CachedEntry`
 REPORT_S = 0.1
 """The longest delay of a report of deliveries under a lease."""
 
@@ -163,8 +165,7 @@ class Delivery:
     def _deliver_leased(self, leased: LeasedDelivery, consumer: ChannelConsumer) -> None:
         log = self._log
         readable = log.visibility.readable_end
-        known = log.visibility.known_until(leased.next_offset, readable)
-        end = log.visibility.next_hidden(leased.next_offset, known)
+        known, end = log.visibility.visible_until(leased.next_offset, readable)
         end = self._channel.origins.first_unsettled(leased.next_offset, end)
         if log.delayed and consumer.type not in IN_ORDER:
             end = log.delayed.first_within(leased.next_offset, end)
@@ -273,8 +274,9 @@ class Delivery:
         size = connection.bytes_written - before
         if written:
             now_ms, done = self._log.clock_ms(), run if written == len(run) else run[:written]
-            for traffic in (self._channel.traffic, consumer.traffic):
-                traffic.sent(done, size, redelivery_count > 0, now_ms)
+            messages, again = sum(map(_MESSAGES, done)), written if redelivery_count else 0
+            self._channel.traffic.count(messages, size, now_ms, again)
+            consumer.traffic.count(messages, size, now_ms, again)
             consumer.activity.consumed_ms = self._channel.activity.consumed_ms = now_ms
         return written
 

@@ -125,11 +125,11 @@ class DispatcherFeed:
         limit = min(self._wanted, self._log.visibility.readable_end)
         visibility = self._log.visibility
         while self._fed < limit:
-            known = visibility.known_until(self._fed, min(limit, self._fed + FEED_ENTRIES))
+            most = min(limit, self._fed + FEED_ENTRIES)
+            known, end = visibility.visible_until(self._fed, most)
             if known == self._fed:
                 self._feeding = asyncio.get_running_loop().create_task(self._load_hidden())
                 return
-            end = visibility.next_hidden(self._fed, known)
             if end == self._fed < self._hidden_passed:
                 # Hidden entries may continue beyond those that were reported.
                 self._fed = min(visibility.hidden_within(end, known)[0][1], self._hidden_passed)

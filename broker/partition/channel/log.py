@@ -22,21 +22,19 @@ class VisibleEntries(Protocol):
         it."""
         ...
 
-    def next_hidden(self, first: int, end: int) -> int:
-        """The first offset from ``first`` on that belongs to an aborted transaction and is never
-        delivered; ``end`` if there is none before it."""
+    def visible_until(self, first: int, end: int) -> tuple[int, int]:
+        """How far from ``first`` on, up to ``end``, it is in memory which entries are hidden, and
+        the first one that is: its transaction was aborted, it is never delivered. If there is none,
+        both are equal."""
         ...
 
     def hidden_within(self, first: int, end: int) -> list[tuple[int, int]]:
-        """All such offsets of the range, as ascending (first, last + 1)."""
-        ...
-
-    def known_until(self, first: int, end: int) -> int:
-        """How far from ``first`` on, up to ``end``, the two above can answer from memory."""
+        """All hidden offsets of the range, as ascending (first, last + 1); it must be in
+        memory."""
         ...
 
     async def load(self, offset: int) -> None:
-        """Load what `known_until` stops at, for use in the turn in which this returns."""
+        """Load what `visible_until` stops at, for use in the turn in which this returns."""
         ...
 
     def next_remote(self, origins: Collection[str] | None, first: int, end: int) -> int:

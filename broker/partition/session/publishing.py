@@ -33,21 +33,10 @@ class PublishHandlers:
     def on_send(self, send: Send, entry: bytes | None) -> None:
         """Publish an entry."""
         producer = self._producers.connected.get(send.producer_id)
-        if producer is not None and producer.ready and entry is not None:
-            self._receive(producer, send, entry)
-        elif send.producer_id not in self._producers.closed:
-            self._client.connection.close()
-
-    def on_corrupt_entry(self, error: CorruptEntryError) -> None:
-        """Refuse an entry that was damaged on its way, and no other."""
-        send = error.command
-        producer = self._producers.connected.get(send.producer_id)
-        if producer is not None:
-            producer.refuse_in_turn(send, pb.ChecksumError, str(error))
-        elif send.producer_id not in self._producers.closed:
-            self._client.connection.close()
-
-    def _receive(self, producer: ConnectedProducer, send: Send, entry: bytes) -> None:
+        if producer is None or not producer.ready or entry is None:
+            if send.producer_id not in self._producers.closed:
+                self._client.connection.close()
+            return
         fault = fault_of(send, entry)
         if fault:
             problem = f"producer {producer.name!r} sent an invalid entry: {fault}"
@@ -59,6 +48,15 @@ class PublishHandlers:
             self._hold(producer, send, entry)
         else:
             self._publish(producer, send, entry)
+
+    def on_corrupt_entry(self, error: CorruptEntryError) -> None:
+        """Refuse an entry that was damaged on its way, and no other."""
+        send = error.command
+        producer = self._producers.connected.get(send.producer_id)
+        if producer is not None:
+            producer.refuse_in_turn(send, pb.ChecksumError, str(error))
+        elif send.producer_id not in self._producers.closed:
+            self._client.connection.close()
 
     # -- entries of transactions ---------------------------------------------------
 

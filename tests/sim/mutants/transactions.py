@@ -114,6 +114,14 @@ def _keep_told(original: Any) -> Any:
     return tell
 
 
+def _hiding_nothing(original: Any) -> Any:
+    def visible_until(self: Visibility, first: int, end: int) -> tuple[int, int]:
+        known, _ = original(self, first, end)
+        return known, known
+
+    return visible_until
+
+
 def _tell_only(subscriptions: bool) -> Callable[[Any], Any]:
     def change(original: Any) -> Any:
         async def tell(
@@ -448,7 +456,7 @@ MUTANTS = {
     ),
     "deliver-hidden-entries": Mutant(
         "aborted entries are delivered",
-        ((Visibility, "next_hidden", lambda original: lambda self, first, end: end),),
+        ((Visibility, "visible_until", _hiding_nothing),),
         20,
     ),
     "compact-hidden-entries": Mutant(
