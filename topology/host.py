@@ -8,6 +8,9 @@ from typing import Any, Protocol, TypeVar, cast
 from velaray.topology.config import ClusterConfig
 from velaray.topology.rpc_server import RpcListener
 
+WRITERS = 4
+"""The threads that write the journals of a process with many actors (decision 0039)."""
+
 
 class HostPart(Protocol):
     """A part that the actors of a host share, such as its listener for clients."""

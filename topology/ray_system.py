@@ -35,6 +35,7 @@ from velaray.topology.actor_system import (
     start_actor,
 )
 from velaray.topology.config import ClusterConfig
+from velaray.topology.host import WRITERS
 from velaray.topology.messages import ReplyT, Request, method_of
 from velaray.topology.metrics import Sample
 from velaray.topology.ownership import check_ownership
@@ -57,7 +58,8 @@ class RayActorSystem(ActorSystem):
     def __init__(self, config: ClusterConfig, make_actor: MakeActor) -> None:
         """``make_actor`` must be a module's function: Ray sends its name to the actors'
         processes."""
-        super().__init__(config, FileStore(config.data_dir, config.number_base))
+        writers = WRITERS if config.hosts else 1
+        super().__init__(config, FileStore(config.data_dir, config.number_base, writers))
         self._make_actor = make_actor
 
     async def address(self, key: ActorKey) -> Address:

@@ -36,6 +36,7 @@ from velaray.starting import (
     run_to_end,
 )
 from velaray.topology.config import ClusterConfig
+from velaray.topology.host import WRITERS
 from velaray.topology.in_process import InProcessActorSystem
 from velaray.topology.ownership import check_ownership, take_ownership
 from velaray.topology.rpc import RemoteError
@@ -97,7 +98,7 @@ class LocalCluster:
             undo.callback(lock.close)
             incarnation, data_id = own_data(Path(place), config.name, config.cluster_number)
             config = replace(config, incarnation=incarnation, data_id=data_id)
-            store = FileStore(config.data_dir, config.number_base)
+            store = FileStore(config.data_dir, config.number_base, WRITERS)
             undo.pop_all()
         return cls(config, store, lock)._opened()
 
