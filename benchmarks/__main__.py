@@ -16,7 +16,9 @@ from rich.console import Console
 
 from benchmarks import (
     ack_state,
+    activation,
     comparison,
+    density,
     dispatch,
     goals,
     ledgers,
@@ -52,6 +54,8 @@ ALONE: dict[str, Callable[[Options], Result]] = {
     "replication": replication.run,
     "schemas": schemas.run,
     "spark": spark.run,
+    "activation": activation.run,
+    "density": density.run,
 }
 NAMES = (*plan.LOADS, *ALONE)
 

@@ -1,8 +1,10 @@
 """Compare this tree with another version of velaray: ``python -m benchmarks.versions OTHER``.
 
 Both versions run at once, each with a cluster of its own, and take turns workload by workload; the
-order alternates. Each measure gets the geometric mean of the pairs' ratios (this tree over the
-other) and its 95 % confidence interval (Student's t of the ratios' logarithms).
+order alternates. Clusters are started anew after some pairs: a process can be 10 % faster or slower
+than another one of the same code for as long as it lives. Each measure gets the geometric mean of
+the pairs' ratios (this tree over the other) and its 95 % confidence interval (Student's t of the
+ratios' logarithms).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,10 @@ STOP_WITHIN_S = 90.0
 _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
 _T += (2.12, 2.11, 2.10, 2.09, 2.09)
 _T_BEYOND = 2.09
+
+
+Measured = tuple[Cell, str]
+"""A workload and one of its measures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +71,16 @@ class Version:
 
     tree: Path
     process: subprocess.Popen[str]
-    values: dict[tuple[Cell, str], list[float]] = field(default_factory=dict)
+    values: dict[Measured, list[float]]
 
-    def run(self, cell: Cell, topic: str) -> None:
-        """Run a workload and keep its values."""
+    def run(self, cell: Cell, topic: str, counts: bool) -> None:
+        """Run a workload; keep its values if it ``counts``."""
         request = {"load": cell.load, "topic": topic, "way": cell.way, **cell.arguments}
         assert self.process.stdin is not None
         print(json.dumps(request), file=self.process.stdin, flush=True)
         found: Values = self.answer()
+        if not counts:
+            return
         for measure, (_, value) in found.items():
             self.values.setdefault((cell, measure), []).append(value)
 
@@ -86,8 +94,8 @@ class Version:
 
 
 @contextmanager
-def running(tree: Path, name: str) -> Iterator[Version]:
-    """A tree's cluster and its driver; both end with the context."""
+def running(tree: Path, name: str, values: dict[Measured, list[float]]) -> Iterator[Version]:
+    """A tree's cluster and its driver, which adds to ``values``; both end with the context."""
     LOGS.mkdir(parents=True, exist_ok=True)
     environment = {
         **os.environ,
@@ -103,7 +111,7 @@ def running(tree: Path, name: str) -> Iterator[Version]:
         text=True,
     )
     try:
-        version = Version(tree, process)
+        version = Version(tree, process, values)
         version.answer()
         yield version
     finally:
@@ -113,7 +121,7 @@ def running(tree: Path, name: str) -> Iterator[Version]:
 
 
 def compare(mine: Version, other: Version, pairs: int, seconds: float) -> None:
-    """Fill in the values of both; the first pair warms up and isn't counted."""
+    """Add ``pairs`` values of each measure to both; a first pair warms up and isn't counted."""
     groups = plan.cells(LOADS, [plan.VELARAY], seconds)
     cells = [cell for group in groups for cell in group if cell.way in WAYS]
     for number in range(pairs + 1):
@@ -121,17 +129,16 @@ def compare(mine: Version, other: Version, pairs: int, seconds: float) -> None:
             order = (mine, other) if (number + at) % 2 else (other, mine)
             for version in order:
                 os.sync()
-                version.run(cell, f"pair-{number}-{at}")
-        if number == 0:
-            mine.values.clear()
-            other.values.clear()
+                version.run(cell, f"pair-{number}-{at}", counts=number > 0)
 
 
-def show(mine: Version, other: Version, console: Console) -> None:
+def show(
+    mine: dict[Measured, list[float]], other: dict[Measured, list[float]], console: Console
+) -> None:
     """Print a row per workload and measure."""
     table = Table("workload", "case", "measure", "this", "other", "ratio", "95 %")
-    for (cell, measure), values in mine.values.items():
-        others = other.values[cell, measure]
+    for (cell, measure), values in mine.items():
+        others = other[cell, measure]
         if min(values) <= 0 or min(others) <= 0:
             continue
         found = Interval.of([a / b for a, b in zip(values, others, strict=True)])
@@ -152,17 +159,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.versions", description=__doc__)
     parser.add_argument("other", type=Path, help="a clone at the other version")
     parser.add_argument("--pairs", type=int, default=12, help="how often both are measured")
+    parser.add_argument(
+        "--starts", type=int, default=4, help="how often both clusters are started in all"
+    )
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a workload")
     chosen = parser.parse_args()
     if chosen.pairs < 2:
         parser.error("--pairs must be 2 or more: an interval needs two ratios")
+    if not 1 <= chosen.starts <= chosen.pairs:
+        parser.error("--starts must be 1 or more, and at most --pairs")
     if not (chosen.other / "benchmarks" / "worker.py").is_file():
         parser.error(f"{chosen.other} is no clone of velaray")
     console = Console(width=160)
-    with ExitStack() as stack:
-        mine = stack.enter_context(running(Path.cwd(), "this"))
-        other = stack.enter_context(running(chosen.other.resolve(), "other"))
-        compare(mine, other, chosen.pairs, chosen.seconds)
+    mine: dict[Measured, list[float]] = {}
+    other: dict[Measured, list[float]] = {}
+    for number in range(chosen.starts):
+        pairs = (chosen.pairs + number) // chosen.starts
+        with ExitStack() as stack:
+            this = stack.enter_context(running(Path.cwd(), "this", mine))
+            former = stack.enter_context(running(chosen.other.resolve(), "other", other))
+            compare(this, former, pairs, chosen.seconds)
     for name, value in describe_machine().items():
         console.print(f"{name}: {value}")
     show(mine, other, console)

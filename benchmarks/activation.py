@@ -1,0 +1,53 @@
+"""How long a new topic takes: from a producer's creation to the receipt of its first message."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import pulsar
+import ray
+
+from benchmarks.model import Result, Samples
+from benchmarks.options import Options
+from benchmarks.placements import DEDICATED, PLACEMENTS, SETTINGS, placed
+from benchmarks.systems.official_client import connected
+
+TOPICS = {DEDICATED: 10}
+"""How many new topics a round has, by placement."""
+OTHERS_TOPICS = 100
+CASE = "first receipt on a new topic"
+
+
+def run(options: Options) -> Result:
+    """One cluster for each placement; new topics in every round, one after the other."""
+    samples = Samples()
+    for placement in PLACEMENTS:
+        count = TOPICS.get(placement, OTHERS_TOPICS)
+        with placed(placement) as cluster, connected(cluster.service_url) as client:
+            first_receipt_ms(client, "warm-up")
+            for number in range(options.rounds):
+                took = [first_receipt_ms(client, f"new-{number}-{topic}") for topic in range(count)]
+                samples.add(CASE, placement, "p50", "ms", statistics.median(took))
+                samples.add(CASE, placement, "slowest", "ms", max(took))
+    return Result(
+        name="activation",
+        settings={
+            "what": "create_producer() and send() of the official client, on a connected client",
+            **SETTINGS,
+            "topics": f"{TOPICS[DEDICATED]} a round with a process for each, else {OTHERS_TOPICS}",
+            "ray": ray.__version__,
+        },
+        baseline=DEDICATED,
+        rows=samples.rows(),
+    )
+
+
+def first_receipt_ms(client: pulsar.Client, topic: str) -> float:
+    """Milliseconds until the topic's first message is durable."""
+    began = time.monotonic()
+    producer = client.create_producer(topic, batching_enabled=False)
+    producer.send(b"first")
+    took = (time.monotonic() - began) * 1_000
+    producer.close()
+    return took
