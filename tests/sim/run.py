@@ -20,6 +20,7 @@ from typing import Any
 from aiohttp import web_app
 
 import velaray.client.batcher
+import velaray.client.connection
 import velaray.client.core
 import velaray.client.dead_letters
 import velaray.client.pool
@@ -212,6 +213,8 @@ def simulated(
         for module in (velaray.client.batcher, velaray.client.dead_letters):
             replace(module, "time", lambda: EPOCH_MS / 1000 + loop.time())
         replace(velaray.client.pool, "Connection", connection)
+        # Journals hold it, compressed: another version would have other histories.
+        replace(velaray.client.connection, "_client_version", lambda: "velaray-0.1.0")
         replace(velaray.client.core, "PARTITIONS_UPDATE_SECONDS", 2.0)
         _make_small(replace)
         names = itertools.count(1)
