@@ -103,6 +103,7 @@ def test_a_second_cluster_on_a_directory_in_use_is_refused(nodes: RayNodes, data
         Cluster.start(data_dir, service_port=0, admin_port=0, name="second")
 
 
+@pytest.mark.long
 def test_a_replaced_cluster_stops_and_loses_nothing(nodes: RayNodes, data_dir: Path) -> None:
     """As if the lock were not seen: two machines that share the directory over a network, each
     with a Ray of its own."""

@@ -75,6 +75,7 @@ def topic() -> str:
     return f"persistent://{NAMESPACE}/t{next(_numbers)}"
 
 
+@pytest.mark.long
 def test_messages_of_each_cluster_are_everywhere_once_over_a_kill(
     sites: list[Site], topic: str
 ) -> None:

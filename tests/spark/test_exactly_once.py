@@ -75,7 +75,13 @@ def test_a_failed_task_is_retried(run, publish, contents, target, faults, fault)
 
 
 @pytest.mark.parametrize(
-    "fault", ["before commit", "after commit", "before the mark moves", "after the mark moved"]
+    "fault",
+    [
+        pytest.param("before commit", marks=[pytest.mark.long]),
+        "after commit",
+        "before the mark moves",
+        pytest.param("after the mark moved", marks=[pytest.mark.long]),
+    ],
 )
 def test_a_killed_driver_continues_from_its_checkpoint(
     run, publish, contents, target, faults, fault
