@@ -213,12 +213,9 @@ def simulated(
         for module in (velaray.client.batcher, velaray.client.dead_letters):
             replace(module, "time", lambda: EPOCH_MS / 1000 + loop.time())
         replace(velaray.client.pool, "Connection", connection)
-        # Journals hold it, compressed: another version would have other histories.
-        replace(velaray.client.connection, "_client_version", lambda: "velaray-0.1.0")
         replace(velaray.client.core, "PARTITIONS_UPDATE_SECONDS", 2.0)
         _make_small(replace)
-        names = itertools.count(1)
-        replace(velaray.client.reader, "token_hex", lambda size: f"{next(names):0{2 * size}x}")
+        _fix_clients(replace)
         replace(DispatchState, "_run_pump", checked_pump)
         for name in MOVES:
             replace(CursorMoves, name, noted(getattr(CursorMoves, name)))
@@ -236,6 +233,14 @@ def simulated(
         random.setstate(state)
         for owner, name, value in reversed(replaced):
             setattr(owner, name, value)
+
+
+def _fix_clients(replace: Callable[[Any, str, Any], None]) -> None:
+    """Number the readers' subscriptions, and give clients a fixed version: journals hold it,
+    compressed, so another one would give other histories."""
+    names = itertools.count(1)
+    replace(velaray.client.reader, "token_hex", lambda size: f"{next(names):0{2 * size}x}")
+    replace(velaray.client.connection, "_client_version", lambda: "velaray-0.1.0")
 
 
 def _make_small(replace: Callable[[Any, str, Any], None]) -> None:
