@@ -11,7 +11,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import Coroutine
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, Self, TypeVar, Unpack
@@ -71,7 +71,7 @@ class LocalCluster:
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="velaray cluster", daemon=True
         )
-        self._closing = ExitStack()
+        self._serving = AsyncExitStack()
         self._watching: asyncio.Task[None] | None = None
 
     @classmethod
@@ -129,9 +129,12 @@ class LocalCluster:
         Raises `TimeoutError` if that takes longer than `STOP_TIMEOUT_S`. The journals survive that,
         as they survive the end of the process.
         """
-        with self._closing:
-            if self._thread.is_alive():
-                self._run(self._close(), STOP_TIMEOUT_S)
+        if not self._thread.is_alive():
+            return
+        try:
+            self._run(self._close(), STOP_TIMEOUT_S)
+        finally:
+            self._end_thread()
 
     def __enter__(self) -> Self:
         return self
@@ -145,7 +148,6 @@ class LocalCluster:
 
     def _opened(self) -> Self:
         self._thread.start()
-        self._closing.callback(self._end_thread)
         try:
             with hold_cluster_ports(self.config):
                 pass  # a port in use is an error that names its option
@@ -167,7 +169,9 @@ class LocalCluster:
     async def _open(self) -> None:
         system, config = self.actor_system, self.config
         await self._proxy.start(config.service_port)
-        self._admin, _ = await serve_admin(system, config.host, config.admin_port)
+        self._serving.push_async_callback(self._proxy.stop)
+        admin, _ = await serve_admin(system, config.host, config.admin_port)
+        self._serving.push_async_callback(admin.cleanup)
         urls = Bootstrap(config.name, self.service_url, self.admin_url)
         await system.request(ActorKey.catalog(), urls)
         await ensure_coordinators(system, DEFAULT_COORDINATORS)
@@ -186,7 +190,6 @@ class LocalCluster:
     async def _close(self) -> None:
         if self._watching is not None:
             self._watching.cancel()
-            await self._admin.cleanup()
-        await self._proxy.stop()
+        await self._serving.aclose()
         await self.actor_system.stop()
         await self.actor_system.store.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import Any, Protocol
 
 from google.protobuf.message import Message
@@ -18,6 +20,7 @@ from velaray.actors.coordinator.machine import CoordinatorMachine
 from velaray.actors.machine import digest
 from velaray.actors.partition.compacted_index import CompactedIndexMachine
 from velaray.actors.partition.machine import PartitionMachine
+from velaray.actors.runtime import Stopped
 from velaray.actors.schema_registry.machine import SchemaRegistryMachine
 from velaray.actors.subscription.machine import SubscriptionMachine
 from velaray.broker.coordinator.coordinators import coordinator_of
@@ -26,6 +29,7 @@ from velaray.events.events_pb2 import CursorReset, CursorRestored
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal import journal
 from velaray.journal.checkpoint import Checkpoint
+from velaray.journal.errors import JournalError
 from velaray.journal.memory import MemoryStore
 from velaray.journal.replay import checkpoint_of, load_manifest, replay, verify
 from velaray.journal.scan import Record
@@ -82,6 +86,7 @@ async def audit(cluster: SimCluster) -> list[str]:
     expected = await expected_journals(cluster) | await compacted_journals(cluster)
     for name in sorted(expected.intersection(await store.list_journals())):
         key = ActorKey.parse(name)
+        await settle(cluster, key)  # nothing below lets another task run
         fold = _Fold(key.kind)
         for report in await verify(store, name, fold):
             faults += [f"{name} ledger {report.ledger_id}: {text}" for text in report.problems]
@@ -97,8 +102,6 @@ async def audit(cluster: SimCluster) -> list[str]:
             runtime = node.actor.runtime  # type: ignore[attr-defined]
             if runtime.journal.epoch != manifest.epoch:
                 continue  # a slow former activation took over, which an idle owner doesn't notice
-            if not runtime._settled():
-                continue  # ahead of the disk: garbage collectors still work
             machine = CheckedMachine(MACHINES[key.kind](), reader_of(store, key))
             if runtime._opened and runtime._full:  # the next commit writes it
                 fold.evolve(runtime._opened)
@@ -110,6 +113,17 @@ async def audit(cluster: SimCluster) -> list[str]:
 class _HasDisk(Protocol):
     @property
     def disk(self) -> SimDisk: ...
+
+
+async def settle(cluster: SimCluster, key: ActorKey) -> None:
+    """Return when the actor's state is durable, if it runs: garbage collectors still work."""
+    while (node := cluster.actors.get(key)) is not None and node.actor is not None:
+        runtime = node.actor.runtime  # type: ignore[attr-defined]
+        if runtime._settled() or (runtime._opened and runtime._full):
+            return
+        with suppress(Stopped, JournalError):  # it ends, and another one may start
+            await runtime.read(lambda state: None)
+        await asyncio.sleep(0)
 
 
 async def expected_journals(cluster: _HasDisk) -> set[str]:
