@@ -86,7 +86,7 @@ class ProxyActor:
             "key": "front-door",
             "pid": os.getpid(),
             "node": ray.get_runtime_context().get_node_id(),
-            "service_url": f"pulsar://{self._config.host}:{self._config.service_port}",
-            "admin_url": f"http://{self._config.host}:{self._config.admin_port}",
+            "service_url": self._config.service_url,
+            "admin_url": self._config.admin_url,
             "data_dir": self._config.data_dir,
         }

@@ -86,6 +86,16 @@ class ClusterConfig:
         return number_base(self.cluster_number)
 
     @property
+    def service_url(self) -> str:
+        """The URL that clients connect to."""
+        return f"pulsar://{self.host}:{self.service_port}"
+
+    @property
+    def admin_url(self) -> str:
+        """The URL of the admin interface."""
+        return f"http://{self.host}:{self.admin_port}"
+
+    @property
     def ray_namespace(self) -> str:
         """The Ray namespace that holds this cluster's named actors."""
         return namespace_of(self.name)

@@ -17,14 +17,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from velaray.admin.proxy_actor import ProxyActor
 from velaray.broker.actor_messages import Describe
-from velaray.broker.catalog.messages import Bootstrap
-from velaray.broker.coordinator.coordinators import DEFAULT_COORDINATORS, ensure_coordinators
-from velaray.broker.garbage_collection.collectors import collectors_to_wake, ensure_deletion_topics
-from velaray.events.ids import ActorKey, ActorKind
+from velaray.broker.garbage_collection.collectors import collectors_to_wake
+from velaray.events.ids import ActorKind
 from velaray.geo.actor_kinds import make_actor
 from velaray.starting import (
     ClusterError,
     ClusterOptions,
+    bootstrap,
     configured,
     hold_cluster_ports,
     lock_data,
@@ -186,10 +185,7 @@ class Cluster:
         return self
 
     async def _bootstrap(self) -> None:
-        bootstrap = Bootstrap(self.config.name, self.service_url, self.admin_url)
-        await self._actor_system.request(ActorKey.catalog(), bootstrap, timeout=60.0)
-        await ensure_coordinators(self._actor_system, DEFAULT_COORDINATORS)
-        await ensure_deletion_topics(self._actor_system)
+        await bootstrap(self._actor_system)
         self._actor_system.drop_rpc()
 
     async def _wake_collectors(self) -> None:
@@ -224,12 +220,12 @@ class Cluster:
     @property
     def service_url(self) -> str:
         """The URL that clients connect to."""
-        return f"pulsar://{self.config.host}:{self.config.service_port}"
+        return self.config.service_url
 
     @property
     def admin_url(self) -> str:
         """The URL of the admin interface."""
-        return f"http://{self.config.host}:{self.config.admin_port}"
+        return self.config.admin_url
 
     def actors(self) -> list[dict[str, Any]]:
         """Every running actor and host: its key or name, process id and node.

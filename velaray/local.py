@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Self, TypeVar, Unpack
 
 from velaray.admin.api import serve_admin
-from velaray.broker.catalog.messages import Bootstrap
-from velaray.broker.coordinator.coordinators import DEFAULT_COORDINATORS, ensure_coordinators
-from velaray.broker.garbage_collection.collectors import collectors_to_wake, ensure_deletion_topics
+from velaray.broker.garbage_collection.collectors import collectors_to_wake
 from velaray.broker.proxy.proxy import Proxy
 from velaray.events.ids import ActorKey
 from velaray.geo.actor_kinds import make_actor
@@ -29,6 +27,7 @@ from velaray.journal.store import LedgerStore
 from velaray.starting import (
     ClusterError,
     ClusterOptions,
+    bootstrap,
     configured,
     hold_cluster_ports,
     lock_data,
@@ -110,12 +109,12 @@ class LocalCluster:
     @property
     def service_url(self) -> str:
         """The URL that clients connect to."""
-        return f"pulsar://{self.config.host}:{self.config.service_port}"
+        return self.config.service_url
 
     @property
     def admin_url(self) -> str:
         """The URL of the admin interface."""
-        return f"http://{self.config.host}:{self.config.admin_port}"
+        return self.config.admin_url
 
     def check_ownership(self) -> None:
         """Raise `Superseded` if another cluster has been started on the same data."""
@@ -172,10 +171,7 @@ class LocalCluster:
         self._serving.push_async_callback(self._proxy.stop)
         admin, _ = await serve_admin(system, config.host, config.admin_port)
         self._serving.push_async_callback(admin.cleanup)
-        urls = Bootstrap(config.name, self.service_url, self.admin_url)
-        await system.request(ActorKey.catalog(), urls)
-        await ensure_coordinators(system, DEFAULT_COORDINATORS)
-        await ensure_deletion_topics(system)
+        await bootstrap(system)
         for key in await collectors_to_wake(system):
             await system.reach(key)
         self._watching = asyncio.create_task(self._watch())

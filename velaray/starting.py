@@ -17,9 +17,14 @@ from pathlib import Path
 from typing import IO, Any, TypedDict
 
 from velaray.actors.catalog.clusters import is_service_url
+from velaray.broker.catalog.messages import Bootstrap
+from velaray.broker.coordinator.coordinators import DEFAULT_COORDINATORS, ensure_coordinators
+from velaray.broker.garbage_collection.collectors import ensure_deletion_topics
+from velaray.events.ids import ActorKey
 from velaray.journal.errors import JournalError
 from velaray.journal.files import JOURNALS, NUMBERS, FileStore
 from velaray.journal.private import make_private, private_opener, tighten
+from velaray.topology.actor_system import ActorSystem
 from velaray.topology.config import AuthSettings, ClusterConfig, PartitionSync, check_binding
 from velaray.topology.ownership import OtherCluster, Superseded, data_id_of, take_ownership
 from velaray.topology.ports import PortUnavailable, hold_ports
@@ -74,6 +79,15 @@ def configured(data_dir: str, hosts: int, options: ClusterOptions) -> ClusterCon
     _check_numbers(config)
     _check_identity(config.cluster_number, config.replication_secret)
     return config
+
+
+async def bootstrap(actor_system: ActorSystem) -> None:
+    """Create what a cluster needs before it serves. Idempotent. Raises what calls raise."""
+    config = actor_system.config
+    urls = Bootstrap(config.name, config.service_url, config.admin_url)
+    await actor_system.request(ActorKey.catalog(), urls, timeout=60.0)
+    await ensure_coordinators(actor_system, DEFAULT_COORDINATORS)
+    await ensure_deletion_topics(actor_system)
 
 
 def run_to_end(work: Coroutine[Any, Any, Any]) -> Any:
