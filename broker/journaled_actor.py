@@ -51,6 +51,8 @@ class JournaledActor(ActorBase):
 
     accepts = Codec(*ACTOR_REQUESTS)
     """The requests that the actor answers. A subclass adds its own."""
+    deleted = Reason.NOT_FOUND
+    """The reason of the refusal to start an actor that was deleted."""
 
     def __init__(self, key: ActorKey, actor_system: ActorSystem, machine: Machine[Any]) -> None:
         self.key = key
@@ -83,7 +85,7 @@ class JournaledActor(ActorBase):
                 self._admit,
             )
         except Purged as error:
-            raise WasDeleted(Reason.NOT_FOUND, str(error)) from error
+            raise WasDeleted(self.deleted, str(error)) from error
         self.recovery_ms = began_ms, self.actor_system.clock_ms()
         rpc_port = await self.rpc_server.open(self.config.host)
         self.spawn(self._stay_the_owner())

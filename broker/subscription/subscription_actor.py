@@ -30,6 +30,7 @@ from velaray.topology.rpc_server import RpcServer
 class SubscriptionActor(JournaledActor):
     """Serves one activation of its partition at a time: the newest one, by its epoch."""
 
+    deleted = Reason.FENCED  # only a superseded partition uses a deleted subscription
     accepts = m.TO_SUBSCRIPTION
 
     def __init__(self, key: ActorKey, actor_system: ActorSystem) -> None:
@@ -91,7 +92,7 @@ class SubscriptionActor(JournaledActor):
             self._serve(rpc_connection, request.epoch)
         elif rpc_connection is not self._partition:
             text = f"only the connected partition may send {type(request).__name__}"
-            raise RemoteError(Reason.NOT_FOUND, text)
+            raise RemoteError(Reason.UNAVAILABLE, text)
         assert self._dispatcher is not None
         answer = await self._answer(self._dispatcher, request)
         if isinstance(request, m.EndPendingAcks) and not answer:

@@ -15,9 +15,10 @@ from velaray.broker.garbage_collection.topic_deletion import delete_topic
 from velaray.broker.journaled_actor import WasDeleted
 from velaray.broker.partition.partition_actor import PartitionActor
 from velaray.broker.subscription.messages import GetMark
-from velaray.events.ids import ActorKey, TopicName
+from velaray.events.ids import ActorKey, TopicName, TransactionId
 from velaray.geo.actor_kinds import make_actor
 from velaray.journal.errors import Fenced
+from velaray.journal.garbage_collection import purge
 from velaray.journal.journal import Journal
 from velaray.journal.memory import MemoryDisk, MemoryStore, Step
 from velaray.topology.actor_system import Unreachable
@@ -185,6 +186,29 @@ def test_a_partition_that_uses_a_subscription_deleted_elsewhere_ends() -> None:
         former.abort()
 
     run(scenario)
+
+
+def test_a_superseded_partition_ends_no_transaction_in_a_subscription_deleted_elsewhere() -> None:
+    """Not found would tell the coordinator that there is nothing to end. A new subscription of the
+    name may hold acknowledgements of the transaction."""
+
+    async def scenario(cluster: Cluster) -> None:
+        key = await cluster.make_topic()
+        former = await cluster.partition(key)
+        ref = await former.subscriptions.create_subscription("s", StartAt.EARLIEST, {})
+        dispatcher = key.of_subscription("s", ref.incarnation)
+        await cluster.address(dispatcher)
+        cluster.kill(dispatcher)
+        await purge(cluster.store, dispatcher.text(), _deleted_later)
+        with pytest.raises(RemoteError, match="served by another activation"):
+            await former.transactions.end_transaction(TransactionId(0, 1), "s", commit=True)
+        assert {type(error) for _, error in cluster.failures} == {Fenced}
+
+    run(scenario)
+
+
+async def _deleted_later(*_: object) -> None:
+    """Leave the ledgers of a purged journal to a later sweep."""
 
 
 def test_the_next_activation_removes_leftovers_of_one_that_crashed_before_admission() -> None:
