@@ -427,7 +427,10 @@ class Runtime(Generic[StateT]):
         """
         if self._error is not None or self._closing:
             raise Stopped(self._actor, self._error) from self._error
-        self._decide_or_park(command, release)
+        if self._parked is None and not self._cold:  # nearly always
+            self._decide(command, release, self._clock_ms())
+        else:
+            self._decide_or_park(command, release)
 
     @property
     def puts_off(self) -> bool:
@@ -610,7 +613,9 @@ class Runtime(Generic[StateT]):
         elif self._full is None:
             if len(events) == 1:  # nearly always
                 record, blob = encode(events[0]), decision.blob
-                self._apply(events, decision.reply)
+                self._evolve(events)  # `_apply`, without its call
+                if self.on_applied is not None:
+                    self.on_applied(events, decision.reply)
                 self._staged.append((record, blob))
                 self._staged_bytes += len(record) if blob is None else len(record) + len(blob)
             else:

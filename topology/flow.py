@@ -24,9 +24,11 @@ class Speed(NamedTuple):
 class Flow:
     """Messages and bytes in one direction, counted by the run of entries."""
 
-    __slots__ = ("_began", "_mark", "_speed", "again", "bytes", "last_ms", "messages")
+    __slots__ = ("_began", "_mark", "_speed", "_total", "again", "bytes", "last_ms", "messages")
 
-    def __init__(self, now_ms: int) -> None:
+    def __init__(self, now_ms: int, total: Flow | None = None) -> None:
+        """``total`` counts as well what this one counts."""
+        self._total = total
         self.messages = self.bytes = 0
         self.again = 0  # redelivered entries
         self.last_ms = 0  # 0: no traffic yet
@@ -42,6 +44,14 @@ class Flow:
         self.bytes += size
         self.again += again
         self.last_ms = now_ms
+        total = self._total
+        if total is not None:
+            if not 0 <= now_ms - total._began < WINDOW_MS:
+                total._roll(now_ms)
+            total.messages += messages
+            total.bytes += size
+            total.again += again
+            total.last_ms = now_ms
 
     def speed(self, now_ms: int) -> Speed:
         """Over the last full window; before there is one, since the beginning."""

@@ -374,7 +374,7 @@ def _publish(state: PartitionState, command: Publish, now_ms: int) -> Decision:
     sequence_id, highest, chunk = command.sequence_id, command.highest_sequence_id, command.chunk
     if highest < sequence_id:
         highest = sequence_id
-    replicated = command.replicated
+    replicated, follows = command.replicated, False
     if replicated is not None:
         known = state.remote_producers.get((replicated.cluster, command.producer))
         newest = state.origins.last(replicated.cluster)
@@ -386,9 +386,11 @@ def _publish(state: PartitionState, command: Publish, now_ms: int) -> Decision:
             )
     else:
         known = state.producers.get(command.producer)
+        follows = known is not None and sequence_id == known.last_sequence_id + 1  # nearly always
         if (
             known is not None
             and command.deduplicate
+            and not (follows and chunk is None and known.interleaving is None)
             and _is_duplicate(known, sequence_id, highest, chunk)
         ):
             return Decision(reply=Duplicate(sequence_id))
@@ -408,7 +410,7 @@ def _publish(state: PartitionState, command: Publish, now_ms: int) -> Decision:
         event.highest_sequence_id = highest
     if messages > 1:
         event.messages = messages
-    if command.exact or command.deliver_at_ms:
+    if (command.exact or command.deliver_at_ms) and not follows:
         event.skipped = _skips(known, sequence_id)
     if command.deliver_at_ms:
         if 0 < command.max_delay_ms < command.deliver_at_ms - now_ms:
@@ -576,7 +578,8 @@ def _entry_appended(state: PartitionState, event: EntryAppended) -> None:
         return
     if late:
         _arrived_late(producer, event, sequence_id)
-    producer.last_sequence_id = max(producer.last_sequence_id, sequence_id)
+    if sequence_id > producer.last_sequence_id:
+        producer.last_sequence_id = sequence_id
     if producer.chunk_sequence_id <= sequence_id:
         producer.chunk_sequence_id, producer.chunk_uuid, producer.chunk_id = -1, "", -1
 

@@ -212,9 +212,7 @@ class Publishing:
         if type(reply) is Published:
             cached = tuple.__new__(CachedEntry, (entry, reply.messages, chunk_uuid))
             self._log.cache.append(cached)
-            now_ms = self._clock_ms()
-            self.published.count(reply.messages, len(entry), now_ms)
-            producer.traffic.count(reply.messages, len(entry), now_ms)
+            producer.traffic.count(reply.messages, len(entry), self._clock_ms())
             if producer.source is not None:
                 replication = self._partition.geo.replication
                 replication.count_received(producer.source, reply.messages, len(entry))

@@ -69,6 +69,7 @@ class Delivery(Protocol):
 class Channel(Protocol):
     """What a consumer needs of its channel."""
 
+    traffic: Flow
     activity: Activity
     clock_ms: Callable[[], int]
 
@@ -113,7 +114,7 @@ class ChannelConsumer:
         self.acked_up_to: dict[int, int] = {}
         self.flowed = 0  # messages that the client ever requested
         self.connected_ms = channel.clock_ms()
-        self.traffic = Flow(self.connected_ms)
+        self.traffic = Flow(self.connected_ms, channel.traffic)
         self.activity = Activity()
         self.metadata: dict[str, str] = {}
         self.loading: asyncio.Task[None] | None = None

@@ -25,7 +25,7 @@ from velaray.broker.partition.entries import CachedEntry
 from velaray.broker.partition.unreadable import Unreadable
 from velaray.broker.subscription.messages import GrantLease, LeaseReport, ReleaseLease
 from velaray.journal.errors import JournalError
-from velaray.topology.flow import Activity, Flow
+from velaray.topology.flow import Activity
 from velaray.topology.messages import Message
 from velaray.wire.commands import MessageHeaders
 
@@ -54,7 +54,6 @@ class Channel(Protocol):
 
     closed: bool
     resetting: bool
-    traffic: Flow
     activity: Activity
     unreadable: Unreadable
     link: DispatcherLink
@@ -275,7 +274,6 @@ class Delivery:
         if written:
             now_ms, done = self._log.clock_ms(), run if written == len(run) else run[:written]
             messages, again = sum(map(_MESSAGES, done)), written if redelivery_count else 0
-            self._channel.traffic.count(messages, size, now_ms, again)
             consumer.traffic.count(messages, size, now_ms, again)
             consumer.activity.consumed_ms = self._channel.activity.consumed_ms = now_ms
         return written

@@ -76,7 +76,7 @@ class ConnectedProducer:
         """The reason why a replicator's entries are refused from now on. After a refused entry the
         later ones must not be stored, because that would change their order."""
         self.connected_ms = partition.actor_system.clock_ms()
-        self.traffic = Flow(self.connected_ms)
+        self.traffic = Flow(self.connected_ms, partition.publishing.published)
         self.metadata: dict[str, str] = {}
         self.access = AccessMode.SHARED
         self.request_id = 0
@@ -85,6 +85,8 @@ class ConnectedProducer:
         self.reconnected = False
         """Whether the client was connected as this producer before. It may hold entries without
         receipts."""
+        self.exact = False
+        """Whether an entry is a duplicate only if its very sequence id was stored."""
         self.ready = False
         """Whether the client has the answer that the producer is connected."""
         self.schema_version: int | None = None
@@ -99,12 +101,8 @@ class ConnectedProducer:
         self.metadata = {item.key: item.value for item in command.metadata if item.key != PROOF}
         self.access = AccessMode(command.producer_access_mode)
         self.generated = not command.producer_name or not command.user_provided_producer_name
+        self.exact = self.generated or self.owner.client.info.sends_out_of_order
         self.reconnected = reconnected(command)
-
-    @property
-    def exact(self) -> bool:
-        """Whether an entry is a duplicate only if its very sequence id was stored."""
-        return self.generated or self.owner.client.info.sends_out_of_order
 
     def stored(self, send: Send, position: Position) -> None:
         """Send the receipt of a durable entry; `NOWHERE` is the position of a duplicate."""

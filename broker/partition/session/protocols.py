@@ -40,13 +40,10 @@ class Publisher(Protocol):
     name: str
     source: str | None
     """The cluster whose replicator it is; None for any other producer."""
+    exact: bool
+    """Whether an entry is a duplicate only if its very sequence id was stored."""
     traffic: Flow
     connection: WireConnection
-
-    @property
-    def exact(self) -> bool:
-        """Whether an entry is a duplicate only if its very sequence id was stored."""
-        ...
 
     def stored(self, send: Send, position: Position) -> None:
         """Send the receipt of a durable entry; `NOWHERE` is the position of a duplicate."""
@@ -62,6 +59,8 @@ class PublishPath(Protocol):
 
     registry: ProducerRegistry
     admission: TransactionAdmission
+    published: Flow
+    """The traffic of all producers."""
     pending_bytes: int
     """The size of the entries that were received and aren't durable yet."""
 
