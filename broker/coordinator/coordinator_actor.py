@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 from velaray.actors.coordinator.commit_sequence import (
@@ -80,6 +81,7 @@ class CoordinatorActor(JournaledActor):
         )
         service_port = await self._listener.open()
         self.completion.begin([known.sequence for known in self.runtime.state.decided()])
+        self.runtime.on_applied = self._applied
         self.spawn(self._keep_deadlines())
         self._listener.add_coordinator(self)
         return address._replace(service_port=service_port)
@@ -93,9 +95,6 @@ class CoordinatorActor(JournaledActor):
             raise RemoteError(reply.reason, reply.message)
         if isinstance(reply, Begun):
             self.meter.created += 1
-        deadline = self.runtime.state.next_deadline_ms
-        if deadline is not None and (self._alarm_ms is None or deadline < self._alarm_ms):
-            self._earlier.set()
         return reply
 
     async def end(self, command: Decide) -> Decided:
@@ -144,6 +143,12 @@ class CoordinatorActor(JournaledActor):
                 self.completion.begin(expired.sequences)
             else:
                 await self._until_the_next_deadline()
+
+    def _applied(self, events: Sequence[Any], reply: Any) -> None:
+        """Wake the alarm for an earlier deadline, even if the caller is gone by now."""
+        deadline = self.runtime.state.next_deadline_ms
+        if deadline is not None and (self._alarm_ms is None or deadline < self._alarm_ms):
+            self._earlier.set()
 
     async def _until_the_next_deadline(self) -> None:
         deadline = self._alarm_ms = self.runtime.state.next_deadline_ms

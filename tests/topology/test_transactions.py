@@ -381,6 +381,21 @@ def test_an_abandoned_transaction_ends_by_its_deadline() -> None:
     run(scenario)
 
 
+def test_a_transaction_whose_client_left_before_the_answer_ends_by_its_deadline() -> None:
+    async def scenario(setting: Setting) -> None:
+        coordinator = setting.coordinating
+        asked = asyncio.ensure_future(coordinator.ask(Begin(timeout_ms=100)))
+        while not (begun := list(coordinator.runtime.state.unfinished)):
+            await asyncio.sleep(0)
+        asked.cancel()
+        setting.now_ms += 200
+        async with asyncio.timeout(20):
+            while setting.status(begun[0]) != Status.ABORTED:
+                await asyncio.sleep(0.01)
+
+    run(scenario)
+
+
 # ---- acknowledgements
 
 
