@@ -6,6 +6,7 @@ their owners, without an event: each event would lead to another ledger to delet
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -26,6 +27,12 @@ WORKER = "ledger-deletion-worker"
 """The subscription of the garbage collectors."""
 OPERATOR = "ledger-deletion-operator"
 """The subscription of `DEAD` that keeps dead letters until an operator handles them."""
+SLOW_S = 1.0
+"""After a longer wait between enqueueing a deletion and dropping its ledgers, it is enqueued again.
+
+A ledger can't be deleted while a manifest lists it. Its event becomes a dead letter after some
+attempts, so the first event may be used up by then.
+"""
 
 _OWN = {(topic.tenant, topic.namespace, topic.local) for topic in TOPICS}
 
@@ -63,10 +70,17 @@ async def purge_journal(actor_system: ActorSystem, key: ActorKey) -> None:
     may be repeated after any failure. Raises what `enqueue_deletion` and `purge` raise.
     """
 
+    enqueued: list[int] = []
+
     async def tell(ledger_ids: Sequence[int]) -> None:
         await enqueue_deletion(actor_system, key, ledger_ids)
+        enqueued.extend(ledger_ids)
 
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
     await purge(actor_system.store, key.text(), tell)
+    if loop.time() - began_s > SLOW_S:
+        await enqueue_deletion(actor_system, key, enqueued)
     if deletes_itself(actor_system, key):
         for ledger_id in await actor_system.store.list_ledgers(key.text()):
             await dispose(actor_system.store, key.text(), ledger_id)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from velaray.actors.runtime import Runtime
-from velaray.broker.garbage_collection.deletion import deletes_itself, enqueue_deletion
+from velaray.broker.garbage_collection.deletion import SLOW_S, deletes_itself, enqueue_deletion
 from velaray.events.ids import ActorKey
 from velaray.journal.errors import JournalError, StorageFull
 from velaray.journal.garbage_collection import dispose
@@ -80,7 +80,10 @@ class LedgerKeeper:
         going = sorted(needless & listed.keys() - journal.needed)
         if going:
             await enqueue_deletion(actor.actor_system, actor.key, going)
+            began_s = asyncio.get_running_loop().time()
             await runtime.drop_from_manifest(going)
+            if asyncio.get_running_loop().time() - began_s > SLOW_S:
+                await enqueue_deletion(actor.actor_system, actor.key, going)
         await actor.ledgers_dropped(needless - {info.ledger_id for info in journal.ledgers})
         if deletes_itself(actor.actor_system, actor.key):
             await self._delete(going)

@@ -124,6 +124,30 @@ def test_deletion_of_trimmed_ledgers_is_enqueued_and_the_manifest_drops_them(clu
     assert not any(report.problems for report in reports)
 
 
+def test_a_deletion_is_enqueued_again_if_the_manifest_drops_its_ledgers_slowly(
+    cluster, client, told, monkeypatch
+):
+    """The first event may have become a dead letter while the ledgers were still listed."""
+    monkeypatch.setattr(ledger_keeper, "SLOW_S", 0.2)
+    monkeypatch.setattr(deletion, "SLOW_S", 0.2)
+    send_and_acknowledge(client, "t")
+    trim(cluster, "t")
+    partition, store = actor(cluster, "t"), cluster.actor_system.store
+    write = store.write_manifest
+
+    async def slow(*args: Any) -> Any:
+        await asyncio.sleep(0.3)
+        return await write(*args)
+
+    monkeypatch.setattr(store, "write_manifest", slow)
+    keep(cluster, "t")
+    gone = told.told.pop(partition.key.text())
+    assert gone and len(gone) == 2 * len(set(gone))
+    cluster.kill(partition.key)
+    cluster.run(deletion.purge_journal(cluster.actor_system, partition.key))
+    assert sorted(told.told[partition.key.text()]) == sorted(2 * stored(cluster, partition.key))
+
+
 def test_ledgers_whose_deletion_cannot_be_enqueued_stay_in_the_manifest(cluster, client, told):
     send_and_acknowledge(client, "t")
     trim(cluster, "t")
