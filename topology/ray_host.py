@@ -1,8 +1,7 @@
 """Hosts as Ray actors: each runs many actors of a cluster, in one process and one event loop.
 
-A *directory*, a Ray actor without a journal, decides which host runs an actor. It rebuilds its
-table by asking the hosts. A host that Ray has restarted activates again what was placed in it, a
-few actors at a time.
+`velaray.topology.ray_directory` decides which host runs an actor. A host that Ray has restarted
+activates again what was placed in it, a few actors at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from functools import cache, partial
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.exceptions import RayActorError, RayError
 
 from velaray.actors.runtime import Stopped
 from velaray.events.ids import ActorKey, ActorKind
@@ -27,7 +26,8 @@ from velaray.topology.hosted_actors import HostedActors, IdleActors
 from velaray.topology.messages import ReplyT, Request, method_of
 from velaray.topology.metrics import Sample
 from velaray.topology.ownership import check_ownership
-from velaray.topology.placement import BACKGROUND_HOST, PlacementTable, host_names
+from velaray.topology.placement import BACKGROUND_HOST, host_names
+from velaray.topology.ray_directory import directory_of
 from velaray.topology.ray_process import (
     BACKGROUND_NICENESS,
     collect_garbage_rarely,
@@ -37,69 +37,15 @@ from velaray.topology.ray_system import RayActorSystem, first_answer, ray_errors
 from velaray.topology.rpc import RemoteError, reason_of
 from velaray.topology.transient import TRANSIENT_OR_STORE
 
-DIRECTORY = "placement"
 WATCH_S = 1.0
-_REPORT_TIMEOUT_S = 5.0
 _RECOVERED_AT_ONCE = 4
 """How many actors a restarted host activates at a time."""
 _PLACEMENTS_KEPT = 100_000
 
 
-class PlacementDirectory:
-    """The Ray class of the directory."""
-
-    def __init__(self, config: ClusterConfig) -> None:
-        self._table = PlacementTable(config.hosts)
-        for name in host_names(config.hosts):
-            with contextlib.suppress(ValueError, RayActorError, GetTimeoutError):
-                host = ray.get_actor(name, config.ray_namespace)
-                keys: list[str] = ray.get(host.keys.remote(), timeout=_REPORT_TIMEOUT_S)
-                self._table.found(name, map(ActorKey.parse, keys))
-
-    def place(self, key_text: str) -> str:
-        """The name of the host that runs an actor, or is to run it."""
-        return self._table.place(ActorKey.parse(key_text))
-
-    def started(self, host: str, key_text: str) -> None:
-        """Note that a host runs an actor. A directory that is new may not know it."""
-        self._table.found(host, [ActorKey.parse(key_text)])
-
-    def released(self, host: str, key_text: str) -> None:
-        """Note that a host has passivated an actor."""
-        self._table.released(host, ActorKey.parse(key_text))
-
-    def describe(self) -> dict[str, Any]:
-        """The process of the directory."""
-        node = ray.get_runtime_context().get_node_id()
-        return {"key": DIRECTORY, "pid": os.getpid(), "node": node}
-
-    def placed_in(self, host: str) -> list[str]:
-        """The actors of a host."""
-        return [key.text() for key in self._table.placed_in(host)]
-
-
-@cache
-def _directory_class() -> Any:
-    return ray.remote(PlacementDirectory)
-
-
 @cache
 def _host_class() -> Any:
     return ray.remote(HostActor)
-
-
-def directory_of(config: ClusterConfig) -> Any:
-    """The Ray handle of the cluster's directory, which is created unless it exists."""
-    options = _directory_class().options(
-        name=DIRECTORY,
-        namespace=config.ray_namespace,
-        lifetime="detached",
-        get_if_exists=True,
-        max_restarts=-1,
-        max_task_retries=-1,
-        num_cpus=0,
-    )
-    return options.remote(config)
 
 
 def host_of(name: str, config: ClusterConfig, make_actor: MakeActor) -> Any:

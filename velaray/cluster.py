@@ -50,7 +50,8 @@ from velaray.topology.ray_connection import (
     start_ray,
     stop_ray,
 )
-from velaray.topology.ray_host import DIRECTORY, make_actor_system
+from velaray.topology.ray_directory import DIRECTORY
+from velaray.topology.ray_host import make_actor_system
 from velaray.topology.ray_system import RayActorSystem
 from velaray.topology.rpc import RemoteError
 

@@ -1,0 +1,73 @@
+"""The directory of placements as a Ray actor: it decides which host runs an actor.
+
+It has no journal. A new directory rebuilds its table by asking the hosts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from functools import cache
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError
+
+from velaray.events.ids import ActorKey
+from velaray.topology.config import ClusterConfig
+from velaray.topology.placement import PlacementTable, host_names
+
+DIRECTORY = "placement"
+_REPORT_TIMEOUT_S = 5.0
+
+
+class PlacementDirectory:
+    """The Ray class of the directory."""
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self._table = PlacementTable(config.hosts)
+        for name in host_names(config.hosts):
+            with contextlib.suppress(ValueError, RayActorError, GetTimeoutError):
+                host = ray.get_actor(name, config.ray_namespace)
+                keys: list[str] = ray.get(host.keys.remote(), timeout=_REPORT_TIMEOUT_S)
+                self._table.found(name, map(ActorKey.parse, keys))
+
+    def place(self, key_text: str) -> str:
+        """The name of the host that runs an actor, or is to run it."""
+        return self._table.place(ActorKey.parse(key_text))
+
+    def started(self, host: str, key_text: str) -> None:
+        """Note that a host runs an actor. A directory that is new may not know it."""
+        self._table.found(host, [ActorKey.parse(key_text)])
+
+    def released(self, host: str, key_text: str) -> None:
+        """Note that a host has passivated an actor."""
+        self._table.released(host, ActorKey.parse(key_text))
+
+    def describe(self) -> dict[str, Any]:
+        """The process of the directory."""
+        node = ray.get_runtime_context().get_node_id()
+        return {"key": DIRECTORY, "pid": os.getpid(), "node": node}
+
+    def placed_in(self, host: str) -> list[str]:
+        """The actors of a host."""
+        return [key.text() for key in self._table.placed_in(host)]
+
+
+@cache
+def _directory_class() -> Any:
+    return ray.remote(PlacementDirectory)
+
+
+def directory_of(config: ClusterConfig) -> Any:
+    """The Ray handle of the cluster's directory, which is created unless it exists."""
+    options = _directory_class().options(
+        name=DIRECTORY,
+        namespace=config.ray_namespace,
+        lifetime="detached",
+        get_if_exists=True,
+        max_restarts=-1,
+        max_task_retries=-1,
+        num_cpus=0,
+    )
+    return options.remote(config)
