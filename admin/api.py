@@ -13,6 +13,7 @@ from aiohttp import web
 from velaray.admin import brokers as admin_brokers
 from velaray.admin import clusters as admin_clusters
 from velaray.admin import compaction as admin_compaction
+from velaray.admin import hosts as admin_hosts
 from velaray.admin import ledgers as admin_ledgers
 from velaray.admin import levels as admin_levels
 from velaray.admin import metrics as admin_metrics
@@ -50,6 +51,7 @@ _MODULES = (
     admin_transactions,
     admin_schemas,
     admin_ledgers,
+    admin_hosts,
     admin_metrics,
     admin_migrations,
     admin_pulls,

@@ -24,6 +24,7 @@ from prometheus_client.registry import Collector
 from velaray.admin.http import Route, actor_system_of
 from velaray.broker.actor_messages import Metrics
 from velaray.events.ids import ActorKey, ActorKind
+from velaray.topology.host_control import HostStatus
 from velaray.topology.metrics import METRICS, Kind, Labels, Sample
 
 ACTOR_S = 2.0
@@ -88,12 +89,25 @@ def gathered(cluster: str, found: Mapping[ActorKey, Any]) -> list[Sample]:
     return samples
 
 
+def of_hosts(cluster: str, hosts: Iterable[HostStatus]) -> Iterator[Sample]:
+    """The samples of the processes that actors share."""
+    for host in hosts:
+        labels = {"cluster": cluster, "host": host.name}
+        yield Sample("velaray_host_actors", labels, len(host.actors))
+        yield Sample("velaray_host_memory_bytes", labels, host.memory)
+        yield Sample("velaray_host_cpu_seconds_total", labels, host.cpu_s)
+        yield Sample("velaray_host_loop_lag_seconds", labels, host.lag_s)
+
+
 async def metrics(request: web.Request) -> web.Response:
     """The metrics of every running actor; scrapes run one at a time."""
     actor_system = actor_system_of(request)
     async with asyncio.timeout(SCRAPE_S), request.app[SCRAPE_LOCK]:
         found = await actor_system.survey(Metrics, ACTOR_S)
-    body = as_text(gathered(actor_system.config.name, found))
+        control = actor_system.host_control
+        hosts = [] if control is None else await control.hosts()
+    cluster = actor_system.config.name
+    body = as_text([*gathered(cluster, found), *of_hosts(cluster, hosts)])
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

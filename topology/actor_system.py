@@ -21,6 +21,7 @@ from velaray.journal.journal import JournalSettings
 from velaray.journal.store import LedgerStore
 from velaray.topology.config import ClusterConfig
 from velaray.topology.host import ActorHost
+from velaray.topology.host_control import HostControl
 from velaray.topology.messages import Codec, Message, ReplyT, Request
 from velaray.topology.rpc import (
     RemoteError,
@@ -127,6 +128,8 @@ class ActorSystem(abc.ABC):
         self.store = store
         self.journal_settings = JournalSettings()
         self.random: RandomSource = Random()
+        self.host_control: HostControl | None = None
+        """The hosts, if actors share processes that can be told apart."""
         self._host = ActorHost(config)
         self._rpc_connections: dict[ActorKey, RpcConnection] = {}
         self._dialling: weakref.WeakValueDictionary[ActorKey, asyncio.Lock] = (

@@ -27,16 +27,24 @@ class HostedActors:
         start = self._starts.get(key)
         return start is not None and start.done() and not _failed(start)
 
+    def has_begun(self, key: ActorKey) -> bool:
+        """Whether an actor starts or has started."""
+        start = self._starts.get(key)
+        return start is not None and not (start.done() and _failed(start))
+
+    def begun(self) -> list[ActorKey]:
+        """The actors that start or have started."""
+        return [key for key in self._starts if self.has_begun(key)]
+
     async def address(self, key: ActorKey) -> Address:
         """Start the actor unless it runs.
 
         Raises `Unreachable` if it was ended meanwhile, or else what its start raised. The next call
         tries again.
         """
-        start = self._starts.get(key)
-        if start is None or (start.done() and _failed(start)):
-            start = asyncio.get_running_loop().create_task(self._start(key))
-            self._starts[key] = start
+        if not self.has_begun(key):
+            self._starts[key] = asyncio.get_running_loop().create_task(self._start(key))
+        start = self._starts[key]
         await asyncio.wait([start])  # a cancellation of one doesn't cancel the other
         if start.cancelled():
             raise Unreachable(f"{key} was ended while it started")

@@ -204,6 +204,12 @@ METRICS: Mapping[str, About] = {
     "velaray_pull_duplicates_total": _counter("Pulled entries that were here already."),
     "velaray_pull_passed_over_total": _counter("Entries there that are never pulled."),
     "velaray_actors": _gauge("Actors that run, by kind."),
+    "velaray_host_actors": _gauge("Actors that run in the host."),
+    "velaray_host_memory_bytes": _gauge("Resident memory of the host's process."),
+    "velaray_host_cpu_seconds_total": _counter("CPU time of the host's process."),
+    "velaray_host_loop_lag_seconds": _gauge(
+        "Longest delay of the host's event loop within the last minute."
+    ),
     "velaray_actors_silent": _gauge("Actors that run and didn't answer this scrape in time."),
 }
 

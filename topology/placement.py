@@ -19,6 +19,14 @@ BACKGROUND_HOST = "host/background"
 """The host of actors that work in the background; it has a lower priority than the others."""
 
 
+class NoSuchPlaceError(ValueError):
+    """There is no host of this name, or nothing of this name is placed in one."""
+
+
+class NoHostLeftError(ValueError):
+    """No other host takes actors."""
+
+
 class Placement(StrEnum):
     """Where the actors of a cluster run."""
 
@@ -51,6 +59,7 @@ class PlacementTable:
         self._placed: dict[str, dict[ActorKey, None]] = {name: {} for name in host_names(hosts)}
         self._host_of: dict[str, str] = {}
         self._members: dict[str, int] = {}
+        self._drained: set[str] = set()
 
     def place(self, key: ActorKey) -> str:
         """Return the host of an actor: that of its group, or else the host with fewest actors."""
@@ -66,11 +75,61 @@ class PlacementTable:
     def _choose(self, key: ActorKey) -> str:
         if key.kind is ActorKind.GARBAGE_COLLECTOR:
             return BACKGROUND_HOST
-        foreground = (name for name in self._placed if name != BACKGROUND_HOST)
-        return min(foreground, key=lambda name: len(self._placed[name]))
+        return self._emptiest(set())
+
+    def _emptiest(self, but: set[str]) -> str:
+        closed = self._drained | but | {BACKGROUND_HOST}
+        taking = [name for name in self._placed if name not in closed]
+        if not taking:
+            raise NoHostLeftError(
+                "no other host takes actors: resume one that is drained, or start the cluster with "
+                "more hosts"
+            )
+        return min(taking, key=lambda name: len(self._placed[name]))
+
+    def move(self, group: str, to: str = "") -> tuple[str, str]:
+        """Place a group's actors in another host ("": the one with fewest actors); returns the
+        names of the former host and the new one.
+
+        Raises `NoSuchPlaceError`, and `NoHostLeftError` if there is no other host.
+        """
+        before = self._host_of.get(group)
+        if before is None:
+            raise NoSuchPlaceError(f"no actor of {group!r} is placed: it has no actor that runs")
+        host = self._checked(to) if to else self._emptiest({before})
+        if host != before:
+            for key in [key for key in self._placed[before] if group_of(key) == group]:
+                del self._placed[before][key]
+                self._placed[host][key] = None
+            self._host_of[group] = host
+        return before, host
+
+    def drain(self, host: str) -> list[str]:
+        """Place no further group in a host; returns the groups that it has.
+
+        Raises `NoSuchPlaceError`, and `NoHostLeftError` if there is no other host.
+        """
+        self._emptiest({self._checked(host)})
+        self._drained.add(host)
+        return list(dict.fromkeys(map(group_of, self._placed[host])))
+
+    def resume(self, host: str) -> None:
+        """Place actors in a drained host again. Raises `NoSuchPlaceError`."""
+        self._drained.discard(self._checked(host))
+
+    def drained(self) -> list[str]:
+        """The hosts that take no further actors."""
+        return sorted(self._drained)
+
+    def _checked(self, host: str) -> str:
+        if host not in self._placed:
+            names = ", ".join(self._placed)
+            raise NoSuchPlaceError(f"there is no host {host!r}; the hosts are {names}")
+        return host
 
     def found(self, host: str, keys: Iterable[ActorKey]) -> None:
-        """Note what a host says that it runs. What was placed elsewhere meanwhile stays there."""
+        """Note what a host says that it runs. A group that was placed elsewhere meanwhile stays
+        there."""
         for key in keys:
             self._host_of.setdefault(group_of(key), host)
             self.place(key)

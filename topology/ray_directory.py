@@ -36,13 +36,27 @@ class PlacementDirectory:
         """The name of the host that runs an actor, or is to run it."""
         return self._table.place(ActorKey.parse(key_text))
 
-    def started(self, host: str, key_text: str) -> None:
-        """Note that a host runs an actor. A directory that is new may not know it."""
-        self._table.found(host, [ActorKey.parse(key_text)])
-
     def released(self, host: str, key_text: str) -> None:
         """Note that a host has passivated an actor."""
         self._table.released(host, ActorKey.parse(key_text))
+
+    def move(self, group: str, to: str) -> tuple[str, str]:
+        """Place a group in another host; returns the former host and the new one. See
+        `PlacementTable.move`."""
+        return self._table.move(group, to)
+
+    def drain(self, host: str) -> list[str]:
+        """Place nothing more in a host; returns the groups that it has. See
+        `PlacementTable.drain`."""
+        return self._table.drain(host)
+
+    def resume(self, host: str) -> None:
+        """Place actors in a drained host again."""
+        self._table.resume(host)
+
+    def drained(self) -> list[str]:
+        """The hosts that take no further actors."""
+        return self._table.drained()
 
     def describe(self) -> dict[str, Any]:
         """The process of the directory."""

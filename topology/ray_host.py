@@ -10,28 +10,32 @@ import asyncio
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from velaray.actors.runtime import Stopped
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.topology.actor_system import Address, MakeActor, Unreachable
 from velaray.topology.config import ClusterConfig
 from velaray.topology.hosted_actors import HostedActors, IdleActors
+from velaray.topology.loop_lag import LoopLag
 from velaray.topology.messages import ReplyT, Request, method_of
 from velaray.topology.metrics import Sample
 from velaray.topology.ownership import check_ownership
-from velaray.topology.placement import BACKGROUND_HOST, host_names
+from velaray.topology.placement import BACKGROUND_HOST, group_of, host_names
 from velaray.topology.ray_directory import directory_of
+from velaray.topology.ray_host_control import RayHostControl
 from velaray.topology.ray_process import (
     BACKGROUND_NICENESS,
     collect_garbage_rarely,
     keep_freed_memory,
+    resident_bytes,
 )
 from velaray.topology.ray_system import RayActorSystem, first_answer, ray_errors
 from velaray.topology.rpc import RemoteError, reason_of
@@ -41,6 +45,8 @@ WATCH_S = 1.0
 _RECOVERED_AT_ONCE = 4
 """How many actors a restarted host activates at a time."""
 _PLACEMENTS_KEPT = 100_000
+_PLACES_TRIED = 3
+_DIRECTORY_S = 10.0
 
 
 @cache
@@ -87,6 +93,10 @@ class _Call:
         return self._host.call.remote(self._key_text, method, args)
 
 
+class Misplaced(Unreachable):
+    """The directory has placed the actor in another host."""
+
+
 class SharedActorSystem(RayActorSystem):
     """Resolves actors to hosts; one per process."""
 
@@ -94,26 +104,58 @@ class SharedActorSystem(RayActorSystem):
         """``host`` is the name of the host that this process is; "": it is none."""
         super().__init__(config, make_actor)
         self.hosted = HostedActors(lambda key: make_actor(key, self))
+        self.host_control = RayHostControl(config)
+        self.leaving: set[str] = set()
+        """The groups that this host hands over: they start here no more."""
         self._name = host
         self._placements: dict[ActorKey, str] = {}
 
     async def address(self, key: ActorKey) -> Address:
         """Activate the actor in its host and return its address."""
         with ray_errors(key):
-            name = await self._place(key)
-            if name == self._name:
-                return await self.hosted.address(key)
-            handle = host_of(name, self.config, self._make_actor)
-            return Address(*await first_answer(partial(handle.address.remote, key.text())))
+            for _ in range(_PLACES_TRIED):
+                kept = self._placements.get(key)
+                name = await self._place(key)
+                try:
+                    if name == self._name:
+                        return await self.start(key, "" if kept else name)
+                    handle = host_of(name, self.config, self._make_actor)
+                    return Address(*await first_answer(partial(handle.address.remote, key.text())))
+                except RayTaskError as error:
+                    if not isinstance(error.cause, Misplaced):
+                        raise
+                except Misplaced:
+                    pass
+                self._placements.pop(key, None)
+        raise Unreachable(f"{key} is being moved to another host")
+
+    async def start(self, key: ActorKey, placed: str = "") -> Address:
+        """Start an actor in this host, unless it runs. Raises `Misplaced` if the directory has
+        placed it elsewhere: other processes keep placements, which a move makes stale. ``placed``
+        is the directory's answer, if it has just been asked."""
+        if not self.hosted.has_begun(key):
+            name = placed or await self._ask_directory(key)
+            if name != self._name or group_of(key) in self.leaving:
+                raise Misplaced(f"{key} is placed in {name}")
+        return await self.hosted.address(key)
 
     async def _place(self, key: ActorKey) -> str:
         name = self._placements.get(key)
         if name is None:
-            name = str(await directory_of(self.config).place.remote(key.text()))
+            name = await self._ask_directory(key)
             if len(self._placements) >= _PLACEMENTS_KEPT:
                 self._placements.clear()
             self._placements[key] = name
         return name
+
+    async def _ask_directory(self, key: ActorKey) -> str:
+        """Where the directory places an actor now. Raises `Unreachable` if it doesn't answer."""
+        try:
+            async with asyncio.timeout(_DIRECTORY_S):
+                return str(await directory_of(self.config).place.remote(key.text()))
+        except TimeoutError as error:
+            problem = f"{key}: the placement directory doesn't answer within {_DIRECTORY_S:g} s"
+            raise Unreachable(problem) from error
 
     async def handle(self, key: ActorKey) -> Any:
         """A handle of the actor, which its first call activates."""
@@ -124,7 +166,7 @@ class SharedActorSystem(RayActorSystem):
     async def dismiss(self, key: ActorKey) -> None:
         """Make the actor finish, if it runs."""
         with contextlib.suppress(ValueError, RayActorError):  # it doesn't run, as requested
-            name = await directory_of(self.config).place.remote(key.text())
+            name = await self._ask_directory(key)
             host = ray.get_actor(name, self.config.ray_namespace)
             await host.dismiss.remote(key.text())
 
@@ -163,7 +205,9 @@ class HostActor:
             pool.submit(asyncio.run, check_ownership(self._system.store, config)).result()
         keep_freed_memory()
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(work) for work in (self._watch(), self._measure())]
+        self._lag = LoopLag()
+        work = (self._watch(), self._measure(), self._lag.measure())
+        self._tasks = [loop.create_task(each) for each in work]
         for task in self._tasks:
             task.add_done_callback(self._task_ended)
         self._recovering = loop.create_task(self._recover())
@@ -174,15 +218,12 @@ class HostActor:
     async def address(self, key_text: str) -> tuple[str, int, int]:
         """Start the actor unless it runs, and return (host, service port, RPC port).
 
-        Raises `Unreachable` once the host is leaving, or what the actor's start raised.
+        Raises `Unreachable` once the host is stopping, `Misplaced` if it is another host's actor,
+        or what the actor's start raised.
         """
         if self._retiring:
             raise Unreachable(f"{self._name} is stopping; the next use starts it again")
-        key = ActorKey.parse(key_text)
-        starts = key not in self._hosted.actors
-        host, service_port, rpc_port = await self._hosted.address(key)
-        if starts:
-            directory_of(self._config).started.remote(self._name, key_text)
+        host, service_port, rpc_port = await self._system.start(ActorKey.parse(key_text))
         return host, service_port, rpc_port
 
     async def dismiss(self, key_text: str) -> None:
@@ -220,9 +261,25 @@ class HostActor:
             "pid": os.getpid(),
             "node": context.get_node_id(),
             "actors": self.keys(),
+            "memory": resident_bytes(),
+            "cpu_s": time.process_time(),
+            "lag_s": self._lag.longest(),
         }
 
     # -- life ----------------------------------------------------------------------
+
+    async def hand_over(self, group: str) -> None:
+        """Stop the actors of a group that the directory has placed in another host.
+
+        The partition comes first: it would open its subscriptions again.
+        """
+        self._system.leaving.add(group)
+        try:
+            keys = [key for key in self._hosted.begun() if group_of(key) == group]
+            for key in sorted(keys, key=lambda key: key.kind is not ActorKind.PARTITION):
+                await self._passivate(key)
+        finally:
+            self._system.leaving.discard(group)
 
     async def stop_kind(self, kind: str) -> None:
         """Stop all actors of a kind in good order."""
@@ -253,7 +310,7 @@ class HostActor:
             async with room:
                 # Its next use tries again.
                 with contextlib.suppress(*TRANSIENT_OR_STORE, Stopped):
-                    await self._hosted.address(key)
+                    await self._system.start(key)
 
         await asyncio.gather(*map(activate, map(ActorKey.parse, placed)))
         collect_garbage_rarely()

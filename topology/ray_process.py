@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import resource
+from pathlib import Path
 
 _GC_THRESHOLDS = (200_000, 20, 50)
 """The threshold of Python's cycle collector. Some 20,000 entries under way with several objects
@@ -30,3 +33,12 @@ def keep_freed_memory() -> None:
     that of every new one would be requested again, page by page.
     """
     bytes(_KEPT_BLOCK)  # zeroed by the system: its pages are never touched
+
+
+def resident_bytes() -> int:
+    """The resident memory of this process in bytes; where the system doesn't tell it, the most that
+    it ever had."""
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10

@@ -9,6 +9,7 @@ from warnings import warn
 
 from velaray.client.admin.clusters import Clusters
 from velaray.client.admin.connection import AdminConnection
+from velaray.client.admin.hosts import Hosts
 from velaray.client.admin.ledgers import Ledgers
 from velaray.client.admin.migrations import FailOvers, Migrations, Pulls
 from velaray.client.admin.namespaces import Namespaces, Policies
@@ -74,6 +75,7 @@ class Admin(AdminConnection):
     schemas = cached_property(Schemas)
     transactions = cached_property(Transactions)
     ledgers = cached_property(Ledgers)
+    hosts = cached_property(Hosts)
 
     health = _call(Clusters, Clusters.health)
     cluster_names = _call(Clusters, Clusters.names)
@@ -145,6 +147,10 @@ class Admin(AdminConnection):
     scale_coordinators = _call(Transactions, Transactions.scale_coordinators)
     transaction_buffer_stats = _call(Transactions, Transactions.buffer_stats)
     pending_ack_stats = _call(Transactions, Transactions.pending_ack_stats)
+
+    move_to_host = _call(Hosts, Hosts.move)
+    drain_host = _call(Hosts, Hosts.drain)
+    resume_host = _call(Hosts, Hosts.resume)
 
     ledger_audit = _call(Ledgers, Ledgers.audit)
     ledger_census = _deprecated("ledger_audit", ledger_audit)

@@ -11,7 +11,7 @@ from velaray.client.admin import Admin
 
 RESOURCES = [
     *("clusters", "tenants", "migrations", "pulls", "failovers", "namespaces", "policies"),
-    *("topics", "subscriptions", "schemas", "transactions", "ledgers"),
+    *("topics", "subscriptions", "schemas", "transactions", "ledgers", "hosts"),
 ]
 
 

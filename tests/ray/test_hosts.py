@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import urllib.request
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ from ray.exceptions import RayTaskError
 
 import velaray
 from tests.ray.support import Publisher, RayNodes, Receiver, quiet_client, wait_until
+from velaray.client.admin import Admin, Conflict, NotFound
 from velaray.cluster import Cluster
 
 TOPICS = 8
@@ -79,6 +81,65 @@ def test_nothing_is_lost_or_reordered_when_hosts_die(
         receive(receiver, len(acknowledged))
         assert receiver.numbers == acknowledged
     client.close()
+
+
+def host_with(cluster: Cluster, topic: str) -> str:
+    """The name of the host that runs the partition of a topic."""
+    (name,) = (
+        host["name"]
+        for host in Admin(cluster.admin_url).hosts()
+        if any(key.startswith(f"partition/public/default/{topic}/") for key in host["actors"])
+    )
+    return str(name)
+
+
+def test_topics_move_between_hosts_while_they_are_used(cluster: Cluster) -> None:
+    admin, topics = Admin(cluster.admin_url), [f"moved-{number}" for number in range(3)]
+    client = quiet_client(cluster.service_url)
+    receivers = [Receiver(client.subscribe(topic, "reader")) for topic in topics]
+    publishers = [Publisher(cluster.service_url, topic) for topic in topics]
+    for publisher in publishers:
+        publisher.start()
+    for _ in range(4):
+        for topic, receiver, publisher in zip(topics, receivers, publishers, strict=True):
+            before, count = host_with(cluster, topic), len(publisher.acknowledged)
+            after = admin.hosts.move(topic)
+            assert after != before
+            receiver.receive_until(partial(published, publisher, count + 30))
+            assert host_with(cluster, topic) == after
+    for receiver, publisher in zip(receivers, publishers, strict=True):
+        acknowledged = publisher.stop()
+        receive(receiver, len(acknowledged))
+        assert receiver.numbers == acknowledged
+    client.close()
+
+
+def test_a_drained_host_is_empty_until_it_is_resumed(cluster: Cluster) -> None:
+    admin, client = Admin(cluster.admin_url), quiet_client(cluster.service_url)
+    for number in range(TOPICS):
+        client.create_producer(f"drained-{number}").send(b"before")
+    moved = admin.hosts.drain("host/0")
+    assert moved >= TOPICS // 4
+    for number in range(TOPICS):
+        client.create_producer(f"drained-{number}").send(b"after")
+    client.create_producer("drained-later").send(b"later")
+    found = {host["name"]: host for host in admin.hosts()}
+    assert found["host/0"]["actors"] == [] and found["host/0"]["drained"]
+    assert found["host/1"]["memory"] > 10 << 20 and found["host/1"]["cpu_s"] > 0
+    with pytest.raises(Conflict, match="no other host takes actors"):
+        admin.hosts.drain("host/1")
+    with pytest.raises(NotFound, match="there is no host 'host/9'"):
+        admin.hosts.resume("host/9")
+    admin.hosts.resume("host/0")
+    client.create_producer("drained-no-more").send(b"last")
+    assert host_with(cluster, "drained-no-more") == "host/0"
+    with pytest.raises(NotFound, match="has no actor that runs"):
+        admin.hosts.move("never-used")
+    client.close()
+    with urllib.request.urlopen(f"{cluster.admin_url}/metrics") as answer:
+        text = answer.read().decode()
+    assert 'velaray_host_actors{cluster="standalone",host="host/1"}' in text
+    assert "velaray_host_loop_lag_seconds" in text
 
 
 def receive(receiver: Receiver, count: int) -> None:

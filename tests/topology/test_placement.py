@@ -10,7 +10,14 @@ import pytest
 from velaray.events.ids import ActorKey, TopicName
 from velaray.topology.actor_system import ActorBase, Address, Unreachable
 from velaray.topology.hosted_actors import HostedActors
-from velaray.topology.placement import BACKGROUND_HOST, PlacementTable, host_names
+from velaray.topology.placement import (
+    BACKGROUND_HOST,
+    NoHostLeftError,
+    NoSuchPlaceError,
+    PlacementTable,
+    group_of,
+    host_names,
+)
 from velaray.topology.rpc_server import RpcListener, RpcServer
 
 
@@ -73,6 +80,48 @@ def test_a_new_table_learns_from_the_hosts() -> None:
     assert table.place(partition(1)) == "host/1"
     assert table.place(partition(2)) == "host/0"
     assert table.placed_in("host/1") == [partition(1), subscription(1)]
+
+
+def test_a_move_takes_the_whole_group() -> None:
+    table = PlacementTable(3)
+    table.found("host/1", [partition(1), subscription(1), partition(2)])
+    assert table.move(group_of(partition(1)), "host/2") == ("host/1", "host/2")
+    assert table.placed_in("host/2") == [partition(1), subscription(1)]
+    assert table.placed_in("host/1") == [partition(2)]
+    assert table.place(subscription(1, "another")) == "host/2"
+    table.released("host/1", partition(1))  # the former host has stopped it
+    assert table.place(partition(1)) == "host/2"
+
+
+def test_a_move_without_a_destination_takes_the_emptiest_other_host() -> None:
+    table = PlacementTable(3)
+    table.found("host/0", [partition(1)])
+    table.found("host/1", [partition(2), partition(3)])
+    table.found("host/2", [partition(4)])
+    assert table.move(group_of(partition(1))) == ("host/0", "host/2")
+
+
+def test_a_move_is_refused_by_name() -> None:
+    table = PlacementTable(2)
+    host = table.place(partition(1))
+    with pytest.raises(NoSuchPlaceError, match=r"no host 'host/7'; the hosts are host/0, host/1"):
+        table.move(group_of(partition(1)), "host/7")
+    with pytest.raises(NoSuchPlaceError, match="no actor of 'elsewhere' is placed"):
+        table.move("elsewhere", host)
+    assert table.placed_in(host) == [partition(1)]
+
+
+def test_a_drained_host_takes_no_actors_until_it_is_resumed() -> None:
+    table = PlacementTable(2)
+    table.found("host/0", [partition(1), subscription(1)])
+    assert table.drain("host/0") == [group_of(partition(1))]
+    assert {table.place(partition(number)) for number in range(2, 12)} == {"host/1"}
+    assert table.place(subscription(1, "another")) == "host/0"  # until its group is moved
+    with pytest.raises(NoHostLeftError, match="no other host takes actors"):
+        table.drain("host/1")
+    assert table.move(group_of(partition(1))) == ("host/0", "host/1")
+    table.resume("host/0")
+    assert table.place(partition(20)) == "host/0"
 
 
 class Actor(ActorBase):

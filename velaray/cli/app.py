@@ -16,6 +16,7 @@ from velaray.cli.clusters import clusters
 from velaray.cli.common import Commands, Output, with_admin
 from velaray.cli.compaction import topics
 from velaray.cli.history import messages, subscriptions, why
+from velaray.cli.hosts import hosts
 from velaray.cli.journal import journal
 from velaray.cli.ledgers import ledgers
 from velaray.cli.messages import consume, produce
@@ -326,6 +327,7 @@ def status(show: Output, admin: Admin) -> None:
 for _command in (
     clusters,
     consume,
+    hosts,
     journal,
     ledgers,
     namespaces,

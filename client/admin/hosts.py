@@ -1,0 +1,44 @@
+"""Administration of the hosts that actors share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from velaray.client.admin.connection import Resource
+
+
+class Hosts(Resource):
+    """The processes that run the actors of a cluster with shared placement.
+
+    Every method raises `PreconditionFailed` if the actors of the cluster share no hosts.
+    """
+
+    def __call__(self) -> list[dict[str, Any]]:
+        """Return the hosts that run: ``name``, ``pid``, ``node``, ``actors``, ``memory`` in bytes,
+        ``cpu_s``, ``lag_s`` (the longest delay of the event loop in the last minute), ``drained``.
+
+        A host that doesn't answer within five seconds is left out.
+        """
+        return list(self._connection.request("GET", "velaray/hosts"))
+
+    def move(self, name: str, host: str | None = None) -> str:
+        """Move the actors of a topic (or of one partition), or the actor with the key ``name``, to
+        ``host`` (default: the one with fewest actors). Return the name of the host.
+
+        Clients reconnect; nothing acknowledged is lost. Raises `NotFound` for an unknown host and
+        if nothing of this name runs, `Conflict` if no other host takes actors, and `Unavailable` if
+        the former host doesn't answer; a repetition is safe.
+        """
+        body = {"name": name} if host is None else {"name": name, "host": host}
+        return str(self._connection.request("POST", "velaray/hosts/move", body)["host"])
+
+    def drain(self, host: str) -> int:
+        """Move everything out of a host and place nothing more in it, until `resume` or until the
+        placement directory is restarted. Return the number of topics and other actors that were
+        moved. Raises as `move` does."""
+        found = self._connection.request("POST", "velaray/hosts/drain", {"host": host})
+        return int(found["moved"])
+
+    def resume(self, host: str) -> None:
+        """Place actors in a drained host again. Raises `NotFound`."""
+        self._connection.request("POST", "velaray/hosts/resume", {"host": host})

@@ -1,0 +1,112 @@
+"""The admin routes and commands for hosts. Moves themselves: `tests.ray.test_hosts`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.support.local_cluster import LocalCluster
+from velaray.actors.machine import Reason
+from velaray.cli.app import main
+from velaray.client.admin import Admin, NotFound, PreconditionFailed
+from velaray.client.exceptions import VelarayError
+from velaray.topology.host_control import HostStatus
+from velaray.topology.rpc import RemoteError
+
+TOPIC = "persistent://public/default/t"
+ACTORS = ("partition/public/default/t/-1/1", "catalog")
+
+
+class Control:
+    """Notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, ...]] = []
+
+    async def hosts(self) -> list[HostStatus]:
+        return [HostStatus("host/0", 17, "n", ACTORS, 5 << 20, 1.25, 0.0125, drained=True)]
+
+    async def move(self, group: str, to: str = "") -> str:
+        self.asked.append(("move", group, to))
+        return to or "host/0"
+
+    async def drain(self, host: str) -> int:
+        self.asked.append(("drain", host))
+        return 3
+
+    async def resume(self, host: str) -> None:
+        self.asked.append(("resume", host))
+        raise RemoteError(Reason.NOT_FOUND, f"there is no host {host!r}")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("data")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def control(cluster: LocalCluster) -> Iterator[Control]:
+    control = Control()
+    cluster.actor_system.host_control = control
+    yield control
+    cluster.actor_system.host_control = None
+
+
+def run(cluster: LocalCluster, *arguments: str) -> Result:
+    return CliRunner().invoke(main, ["hosts", *arguments, "--admin-url", cluster.admin_url])
+
+
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [
+        ("t", TOPIC),
+        ("acme/space/t-partition-2", "persistent://acme/space/t-partition-2"),
+        (TOPIC, TOPIC),
+        ("partition/public/default/t/-1/1", TOPIC),
+        ("coordinator/3", "coordinator/3"),
+    ],
+)
+def test_a_move_names_a_topic_or_an_actor(
+    cluster: LocalCluster, control: Control, name: str, group: str
+) -> None:
+    assert Admin(cluster.admin_url).hosts.move(name, "host/1") == "host/1"
+    assert control.asked == [("move", group, "host/1")]
+
+
+def test_the_commands_ask_and_report(cluster: LocalCluster, control: Control) -> None:
+    listed = run(cluster, "list")
+    assert listed.exit_code == 0, listed.output
+    assert "host/0" in listed.output and "drained" in listed.output
+    described = run(cluster, "describe", "host/0")
+    assert json.loads(described.output)["actors"] == list(ACTORS)
+    assert "no host 'host/5' runs; these do: host/0" in run(cluster, "describe", "host/5").output
+    assert "t is in host/0" in run(cluster, "move", "t").output
+    assert (
+        "host/1 is drained: 3 topics and other actors moved"
+        in run(cluster, "drain", "host/1").output
+    )
+    refused = run(cluster, "resume", "host/7")
+    assert refused.exit_code == 1 and "there is no host 'host/7'" in refused.output
+    assert control.asked == [("move", TOPIC, ""), ("drain", "host/1"), ("resume", "host/7")]
+
+
+def test_wrong_requests_are_refused_and_ask_nothing(
+    cluster: LocalCluster, control: Control
+) -> None:
+    admin = Admin(cluster.admin_url)
+    for body in ({}, {"name": 7}, {"name": ""}, {"name": "t", "host": 1}):
+        with pytest.raises(VelarayError, match="must be a text that isn't empty"):
+            admin.request("POST", "velaray/hosts/move", body)
+    with pytest.raises(NotFound):
+        admin.hosts.resume("host/7")
+    assert control.asked == [("resume", "host/7")]
+
+
+def test_a_cluster_without_shared_hosts_says_so(cluster: LocalCluster) -> None:
+    with pytest.raises(PreconditionFailed, match="start it with --placement shared"):
+        Admin(cluster.admin_url).hosts()
+    assert "--placement shared" in run(cluster, "drain", "host/0").output

@@ -1,0 +1,57 @@
+"""What operators see of a cluster's hosts, and what they can do with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class HostStatus:
+    """A process that runs actors."""
+
+    name: str
+    pid: int
+    node: str
+    """The id of its Ray node."""
+    actors: tuple[str, ...]
+    """The keys of the actors that run in it."""
+    memory: int
+    """Its resident memory in bytes."""
+    cpu_s: float
+    """The CPU time that it has used."""
+    lag_s: float
+    """The longest delay of its event loop within the last minute."""
+    drained: bool
+    """Whether it takes no further actors."""
+
+
+class HostControl(Protocol):
+    """The hosts of a cluster.
+
+    A *group* of actors is always in one host: a topic or partition with its subscriptions and
+    replicators, named by the topic, or a single other actor, named by its key.
+    """
+
+    async def hosts(self) -> list[HostStatus]:
+        """The hosts that run now. One that doesn't answer in time is left out."""
+        ...
+
+    async def move(self, group: str, to: str = "") -> str:
+        """Move a group to a host ("": the one with fewest actors), and return that host's name.
+
+        Its actors stop in good order and start there at their next use; clients reconnect. Nothing
+        acknowledged is lost. Raises `RemoteError`: NOT_FOUND for an unknown host, and for a group
+        without a running actor; CONFLICT if no other host takes actors; UNAVAILABLE if the former
+        host doesn't answer. Then its actors may still run there until their next use elsewhere.
+        """
+        ...
+
+    async def drain(self, host: str) -> int:
+        """Move everything out of a host and place nothing more in it; returns the number of groups
+        that were moved. Raises as `move` does; then some may have been moved."""
+        ...
+
+    async def resume(self, host: str) -> None:
+        """Place actors in a drained host again. Raises `RemoteError` (NOT_FOUND)."""
+        ...

@@ -1,0 +1,95 @@
+"""`HostControl` for hosts that are Ray actors."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+
+from velaray.actors.machine import Reason
+from velaray.topology.config import ClusterConfig
+from velaray.topology.host_control import HostStatus
+from velaray.topology.placement import NoHostLeftError, NoSuchPlaceError, host_names
+from velaray.topology.ray_directory import directory_of
+from velaray.topology.rpc import RemoteError, reason_of
+
+_ANSWER_S = 5.0
+_MOVED_WITHIN_S = 60.0
+"""The time limit of a move: every actor of the group syncs its journal."""
+
+
+class RayHostControl:
+    """Asks the directory and the hosts."""
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self._config = config
+
+    async def hosts(self) -> list[HostStatus]:
+        """The hosts that run now. One that doesn't answer in time is left out."""
+        drained = await self._ask_directory("drained")
+        asked = [self._status(name, name in drained) for name in host_names(self._config.hosts)]
+        return [status for status in await asyncio.gather(*asked) if status is not None]
+
+    async def _status(self, name: str, drained: bool) -> HostStatus | None:
+        with contextlib.suppress(ValueError, RayError, TimeoutError):  # it is away, or hangs
+            host = await asyncio.to_thread(ray.get_actor, name, self._config.ray_namespace)
+            async with asyncio.timeout(_ANSWER_S):
+                found = await host.describe.remote()
+            found["actors"] = tuple(found["actors"])
+            return HostStatus(name=found.pop("key"), drained=drained, **found)
+        return None
+
+    async def move(self, group: str, to: str = "") -> str:
+        """Tell the directory, then the former host."""
+        before, after = await self._ask_directory("move", group, to)
+        if before != after:
+            await self._hand_over(group, before)
+        return str(after)
+
+    async def drain(self, host: str) -> int:
+        """Move the groups of a host one after the other."""
+        groups = await self._ask_directory("drain", host)
+        moved = 0
+        for group in groups:
+            try:
+                await self.move(group)
+            except RemoteError as error:
+                if error.kind != Reason.NOT_FOUND:  # it was passivated meanwhile
+                    raise
+            else:
+                moved += 1
+        return moved
+
+    async def resume(self, host: str) -> None:
+        """Place actors in a drained host again."""
+        await self._ask_directory("resume", host)
+
+    async def _ask_directory(self, method: str, *args: str) -> Any:
+        with _refusals():
+            async with asyncio.timeout(_ANSWER_S):
+                return await getattr(directory_of(self._config), method).remote(*args)
+
+    async def _hand_over(self, group: str, before: str) -> None:
+        with _refusals(), contextlib.suppress(ValueError):  # the former host isn't there
+            host = await asyncio.to_thread(ray.get_actor, before, self._config.ray_namespace)
+            async with asyncio.timeout(_MOVED_WITHIN_S):
+                await host.hand_over.remote(group)
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """Turn Ray's errors into those of `HostControl`."""
+    try:
+        yield
+    except RayTaskError as error:
+        if isinstance(error.cause, NoSuchPlaceError):
+            raise RemoteError(Reason.NOT_FOUND, str(error.cause)) from error
+        if isinstance(error.cause, NoHostLeftError):
+            raise RemoteError(Reason.CONFLICT, str(error.cause)) from error
+        raise RemoteError(Reason.UNAVAILABLE, reason_of(error.cause)) from error
+    except (RayActorError, GetTimeoutError, TimeoutError) as error:
+        raise RemoteError(Reason.UNAVAILABLE, f"a host doesn't answer: {error}") from error

@@ -1,0 +1,81 @@
+"""``velaray hosts``: the processes that actors share, and moves between them."""
+
+from __future__ import annotations
+
+import click
+
+from velaray.cli.common import Output, with_admin
+from velaray.client.admin import Admin
+
+
+@click.group()
+def hosts() -> None:
+    """Inspect the processes that run the actors, and move actors between them."""
+
+
+_COLUMNS = {
+    "name": "HOST",
+    "pid": "PID",
+    "actors": "ACTORS",
+    "memory_mib": "MEMORY MIB",
+    "cpu_s": "CPU S",
+    "lag_ms": "LOOP LAG MS",
+    "state": "STATE",
+}
+
+
+@hosts.command("list")
+@with_admin
+def list_hosts(show: Output, admin: Admin) -> None:
+    """List the hosts that run."""
+    rows = [
+        {
+            **host,
+            "actors": len(host["actors"]),
+            "memory_mib": host["memory"] >> 20,
+            "cpu_s": round(host["cpu_s"], 1),
+            "lag_ms": round(host["lag_s"] * 1000),
+            "state": "drained" if host["drained"] else "takes actors",
+        }
+        for host in admin.hosts()
+    ]
+    show.rows(_COLUMNS, rows)
+
+
+@hosts.command()
+@click.argument("host")
+@with_admin
+def describe(show: Output, admin: Admin, host: str) -> None:
+    """Show everything about a host, as JSON."""
+    found = {each["name"]: each for each in admin.hosts()}
+    if host not in found:
+        raise click.ClickException(f"no host {host!r} runs; these do: {', '.join(found)}")
+    show.value(found[host])
+
+
+@hosts.command()
+@click.argument("name")
+@click.option("--to", metavar="HOST", help="The new host. Default: the one with fewest actors.")
+@with_admin
+def move(show: Output, admin: Admin, name: str, to: str | None) -> None:
+    """Move the actors of topic NAME, or the actor with the key NAME, such as coordinator/0."""
+    host = admin.hosts.move(name, to)
+    show.done(f"{name} is in {host}", name=name, host=host)
+
+
+@hosts.command()
+@click.argument("host")
+@with_admin
+def drain(show: Output, admin: Admin, host: str) -> None:
+    """Move all actors out of HOST, and place no more in it."""
+    moved = admin.hosts.drain(host)
+    show.done(f"{host} is drained: {moved} topics and other actors moved", host=host, moved=moved)
+
+
+@hosts.command()
+@click.argument("host")
+@with_admin
+def resume(show: Output, admin: Admin, host: str) -> None:
+    """Place actors in a drained HOST again."""
+    admin.hosts.resume(host)
+    show.done(f"{host} takes actors again", host=host)
