@@ -10,6 +10,8 @@ from velaray.actors.catalog.policies import DEFAULTS
 
 MINUTE_MS = 60_000
 MIB = 1 << 20
+AGES = ("retention", "messageTTL")
+"""The policies by which stored data expires when it reaches an age."""
 _FOR_DISPATCHERS = (
     "maxUnackedMessagesPerConsumer",
     "maxUnackedMessagesPerSubscription",
@@ -50,6 +52,11 @@ class TopicPolicies:
     publish_rate: tuple[int, int]
     size_quota: Quota | None
     age_quota: Quota | None
+
+    @property
+    def ages(self) -> bool:
+        """Whether stored data expires when it reaches an age."""
+        return self.retention_ms > 0 or self.ttl_ms > 0
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> TopicPolicies:

@@ -23,6 +23,7 @@ from velaray.actors.catalog.state import (
     Scope,
     Tenant,
     effective_policy,
+    topics_where,
 )
 from velaray.actors.machine import Decision, Reason, Refusal, refuse
 from velaray.events.events_pb2 import ClusterDeleted, ClusterRegistered, TenantHomeSet
@@ -294,9 +295,9 @@ def replicated_partitions(state: Catalog) -> list[ActorKey]:
     """The partitions of all topics that are replicated to other clusters."""
     return [
         key
-        for inside in state.namespaces.values()
-        for topic in inside.values()
-        if remotes_of(state, Scope.of_topic(topic.name))
+        for topic in topics_where(
+            state, {REPLICATION}, lambda scope: bool(remotes_of(state, scope))
+        )
         for key in topic.actors()
     ]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from velaray.actors.catalog.state import Catalog, Cluster, Scope, effective_policy
+from velaray.actors.catalog.state import Catalog, Cluster, Scope, effective_policy, topics_where
 from velaray.actors.machine import Reason, Refusal
 from velaray.events.ids import ActorKey
 
@@ -47,12 +47,8 @@ def pulled_from(state: Catalog, scope: Scope) -> dict[str, Cluster]:
 
 def pulled_partitions(state: Catalog) -> list[ActorKey]:
     """The partitions of all topics that are pulled from another cluster."""
-    if not any(PULL_FROM in values for values in state.policies.values()):
-        return []
     return [
         key
-        for inside in state.namespaces.values()
-        for topic in inside.values()
-        if pulled_from(state, Scope.of_topic(topic.name))
+        for topic in topics_where(state, {PULL_FROM}, lambda scope: bool(pulled_from(state, scope)))
         for key in topic.actors()
     ]

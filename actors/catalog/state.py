@@ -7,7 +7,7 @@ None of them reads a clock or another actor.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -93,6 +93,10 @@ class Scope:
         if self.topic:
             return Level.TOPIC
         return Level.NAMESPACE if self.namespace else Level.CLUSTER
+
+    def wider(self) -> Scope:
+        """The namespace of a topic, or the cluster."""
+        return Scope(self.tenant, self.namespace) if self.topic else Scope()
 
     def upwards(self) -> Iterator[Scope]:
         """This scope, then the wider ones: the order in which policies take precedence."""
@@ -201,6 +205,28 @@ def effective_policy(state: Catalog, scope: Scope, name: str) -> Any:
 def effective_policies(state: Catalog, scope: Scope) -> dict[str, Any]:
     """`effective_policy` of every policy by name."""
     return {name: effective_policy(state, scope, name) for name in POLICIES}
+
+
+def topics_where(
+    state: Catalog, names: Collection[str], matches: Callable[[Scope], bool]
+) -> Iterator[Topic]:
+    """The topics whose scope ``matches``, in the order of the catalog.
+
+    ``matches`` must depend on the effective policies of these ``names`` alone. It is asked once for
+    a namespace, and once for each topic that has one of these policies of its own. So namespaces
+    where nothing matches cost no walk over their topics.
+    """
+    own: dict[tuple[str, str], set[str]] = {}
+    for scope, values in state.policies.items():
+        if scope.topic and not values.keys().isdisjoint(names):
+            own.setdefault((scope.tenant, scope.namespace), set()).add(scope.topic)
+    for namespace, inside in state.namespaces.items():
+        others = matches(Scope(*namespace))
+        set_here = own.get(namespace, set())
+        if others or set_here:
+            for name, topic in inside.items():
+                if matches(Scope.of_topic(topic.name)) if name in set_here else others:
+                    yield topic
 
 
 def snapshot(state: Catalog) -> dict[str, bytes]:

@@ -5,12 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeVar
 
 from velaray.actors.catalog.clusters import replicated_partitions
 from velaray.actors.catalog.inbound_replication import pulled_partitions
 from velaray.actors.catalog.machine import CatalogMachine, Done, Ensured
-from velaray.actors.catalog.state import CLUSTER, Catalog, Scope, effective_policies
+from velaray.actors.catalog.state import (
+    CLUSTER,
+    Catalog,
+    Scope,
+    effective_policies,
+    topics_where,
+)
 from velaray.actors.machine import Reason, Refusal
 from velaray.broker.actor_messages import ACTOR_REQUESTS, Describe
 from velaray.broker.catalog import messages as m
@@ -21,7 +28,7 @@ from velaray.broker.catalog.scheduled_activation import ScheduledActivation
 from velaray.broker.garbage_collection.topic_deletion import sweep_topic
 from velaray.broker.journaled_actor import JournaledActor
 from velaray.broker.policy_watch import Watchers
-from velaray.broker.topic_policies import TopicPolicies
+from velaray.broker.topic_policies import AGES, TopicPolicies
 from velaray.events.ids import ActorKey, InvalidNameError, TopicName
 from velaray.journal.errors import StorageFull
 from velaray.topology.actor_system import ActorSystem, Address
@@ -31,11 +38,16 @@ from velaray.topology.transient import TRANSIENT_OR_STORE
 
 
 def _partitions(state: Catalog) -> list[tuple[ActorKey, TopicPolicies]]:
-    """The partitions of all topics, with their effective policies."""
+    """The partitions whose data expires by its age, with their effective policies."""
+
+    @cache
+    def policies(scope: Scope) -> TopicPolicies:
+        return TopicPolicies.of(effective_policies(state, scope))
+
     return [
-        (key, TopicPolicies.of(effective_policies(state, Scope.of_topic(topic.name))))
-        for inside in state.namespaces.values()
-        for topic in inside.values()
+        (key, policies(scope if scope in state.policies else scope.wider()))
+        for topic in topics_where(state, AGES, lambda scope: policies(scope).ages)
+        for scope in [Scope.of_topic(topic.name)]
         for key in topic.actors()
     ]
 

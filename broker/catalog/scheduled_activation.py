@@ -51,7 +51,7 @@ class ScheduledActivation:
         """
         now_ms = self._actor_system.clock_ms()
         for key, policies in partitions:
-            if policies.retention_ms <= 0 and policies.ttl_ms <= 0:
+            if not policies.ages:
                 continue
             # An error of the store is reported by the actors that use the journal.
             with suppress(*TRANSIENT_OR_STORE):

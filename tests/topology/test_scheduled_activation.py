@@ -48,11 +48,11 @@ class Setting:
         self.ahead_ms = 0
         cluster.actor_system.clock_ms = lambda: clock_ms() + self.ahead_ms  # type: ignore[method-assign]
         velaray.Admin(cluster.admin_url).create_topic(TOPIC)
-        (self.key,) = [key for key, _ in self.partitions() if key.topic == "t"]
+        self.catalog: Any = cluster.actor_system.actors[ActorKey.catalog()]
+        (self.key,) = self.catalog.runtime.state.namespaces["public", "default"][TOPIC].actors()
 
     def partitions(self) -> Any:
-        catalog: Any = self.cluster.actor_system.actors[ActorKey.catalog()]
-        return self.cluster.run(catalog.runtime.read(_partitions))
+        return self.cluster.run(self.catalog.runtime.read(_partitions))
 
     def fill(self) -> None:
         """Messages in several ledgers, of which a subscription keeps none; then sleep."""
