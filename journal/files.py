@@ -645,13 +645,15 @@ class FileStore:
             lambda: any(each < below for each in _ledger_files(self._directory(journal)))
         )
 
-    async def list_journals(self) -> list[str]:
+    async def list_journals(self, under: str = "") -> list[str]:
         """The journals whose directories exist; see `LedgerStore`."""
-        return await self._reader.run(self._list_journals)
+        return await self._reader.run(lambda: self._list_journals(under))
 
-    def _list_journals(self) -> list[str]:
+    def _list_journals(self, under: str) -> list[str]:
         found = []
-        for directory, subdirectories, files in os.walk(self._journals):
+        for directory, subdirectories, files in os.walk(
+            self._directory(under) if under else self._journals
+        ):
             if _MANIFEST in subdirectories or any(name.endswith(".ledger") for name in files):
                 found.append(journal_of(str(Path(directory).relative_to(self._journals))))
         return sorted(found)

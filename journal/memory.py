@@ -411,9 +411,10 @@ class MemoryStore:
         """Whether a ledger below that is stored; see `LedgerStore`."""
         return any(ledger_id < below for ledger_id in await self.list_ledgers(journal))
 
-    async def list_journals(self) -> list[str]:
+    async def list_journals(self, under: str = "") -> list[str]:
         """The stored journals; see `LedgerStore`."""
-        return sorted(self.disk._journals)
+        names = sorted(self.disk._journals)
+        return [name for name in names if not under or f"{name}/".startswith(f"{under}/")]
 
     async def delete_ledger(self, journal: str, ledger_id: int) -> None:
         """Remove a ledger; see `LedgerStore`."""

@@ -166,8 +166,10 @@ class LedgerStore(Protocol):
         number of ledgers."""
         ...
 
-    async def list_journals(self) -> list[str]:
-        """Every journal with any stored object, sorted."""
+    async def list_journals(self, under: str = "") -> list[str]:
+        """Every journal with any stored object, sorted; only those whose names begin with the whole
+        parts ``under``, such as "partition/public/default/t", if it isn't empty. Its cost then
+        depends on their number alone."""
         ...
 
     async def delete_ledger(self, journal: str, ledger_id: int) -> None:

@@ -152,9 +152,8 @@ async def _find(actor_system: ActorSystem, topic: TopicName) -> dict[str, Any] |
 
 async def _stored(actor_system: ActorSystem, topic: TopicName, kind: ActorKind) -> list[ActorKey]:
     """The actors of topics of this name that have a journal."""
-    prefix = f"{kind}/{'/'.join(ActorKey.of_partition(topic, 0).text().split('/')[1:4])}/"
-    journals = await actor_system.store.list_journals()
-    return [ActorKey.parse(text) for text in journals if text.startswith(prefix)]
+    under = f"{kind}/{'/'.join(ActorKey.of_partition(topic, 0).text().split('/')[1:4])}"
+    return list(map(ActorKey.parse, await actor_system.store.list_journals(under)))
 
 
 async def _refuse_if_connected(

@@ -16,10 +16,11 @@ from velaray.actors.catalog.state import (
 from velaray.events.ids import TopicName
 
 NAMESPACES = (("a", "x"), ("a", "y"), ("b", "x"))
-NAMES = [
-    f"persistent://{tenant}/{namespace}/t{n}" for tenant, namespace in NAMESPACES for n in "123"
+TOPICS = [
+    TopicName.parse(f"persistent://{tenant}/{namespace}/t{number}")
+    for tenant, namespace in NAMESPACES
+    for number in range(3)
 ]
-TOPICS = [TopicName.parse(name) for name in NAMES]
 SCOPES = [CLUSTER, *(Scope(*each) for each in NAMESPACES), *map(Scope.of_topic, TOPICS)]
 
 

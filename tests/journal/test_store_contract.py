@@ -130,6 +130,23 @@ async def test_a_mark_is_deleted_with_its_ledger_and_needs_one(backend):
 
 
 @on_loop
+async def test_journals_are_listed_below_whole_parts_of_their_names(backend):
+    store = backend.store()
+    names = [
+        "partition/a/b/t",
+        "partition/a/b/t/1/1",
+        "partition/a/b/t/2/1",
+        "partition/a/b/t2/1/1",
+    ]
+    for name in [*names, "partition/a/./t/1/1"]:
+        await store.write_manifest(name, 0, b"m")
+    assert await store.list_journals("partition/a/b/t") == names[:3]
+    assert await store.list_journals("partition/a/b") == names
+    assert await store.list_journals("partition/a/.") == ["partition/a/./t/1/1"]
+    assert await store.list_journals("partition/a/b/nothing") == []
+
+
+@on_loop
 async def test_journals_and_ledgers_are_listed_and_deleted(backend):
     store = backend.store()
     assert await store.list_journals() == []
