@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from velaray.actors.subscription.cursor import unpack_ranges, words_to_mask
 from velaray.broker.history import PointInTime
-from velaray.broker.subscription.undoing import plan_undo
+from velaray.broker.subscription.undoing import NothingMoved, plan_undo
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import (
     CursorCreated,
@@ -115,7 +115,10 @@ async def undoing_restores_exactly(store: LedgerStore, key: ActorKey) -> list[st
             _keep(former, before, live, event)
     if former is None:
         return []
-    plan = await plan_undo(store, key, PointInTime())
+    try:
+        plan = await plan_undo(store, key, PointInTime())
+    except NothingMoved as error:
+        return [f"{key.text()}: undoing finds no move: {error}"]
     faults = []
     for name, cursor, acked in (("is", plan.expected, live), ("was", plan.restored, former)):
         end = max([cursor.untouched_from(), *(at + 1 for at in acked.whole)])
