@@ -8,14 +8,14 @@ from velaray.client.exceptions import InvalidConfiguration
 from velaray.sync.client import Client
 
 
-def connect(**client_kwargs: Any) -> Client:
-    """Create a client of the cluster that runs on this Ray cluster.
+def connect(name: str = "standalone", **client_kwargs: Any) -> Client:
+    """Create a client of the cluster of this name that runs on this Ray cluster.
 
     Takes the keyword arguments of `velaray.Client` except ``service_url``. Raises
-    `velaray.discovery.NoClusterError` if no cluster runs here. The asyncio version:
-    ``velaray.aio.Client(velaray.service_url())``.
+    `velaray.discovery.NoClusterError` if no such cluster runs here. The asyncio version:
+    ``velaray.aio.Client(velaray.service_url(name))``.
     """
-    return Client(service_url(), **client_kwargs)
+    return Client(service_url(name), **client_kwargs)
 
 
 def service_url(name: str = "standalone") -> str:
@@ -29,16 +29,16 @@ def service_url(name: str = "standalone") -> str:
     return discovery.service_url(name)
 
 
-def handle(topic: str) -> Any:
-    """The Ray actor handle of a topic partition, for direct Ray calls.
+def handle(topic: str, name: str = "standalone") -> Any:
+    """The handle of a topic partition of the cluster of this name, for direct Ray calls.
 
-    The actor is started if it isn't running. Raises `velaray.discovery.NoClusterError` if no
-    cluster runs here.
+    ``ray.get(handle.call.remote("stats"))`` works in every placement. The actor is started if it
+    isn't running. Raises `velaray.discovery.NoClusterError` if no such cluster runs here.
     """
     _require_ray()
     from velaray import discovery
 
-    return discovery.handle(topic)
+    return discovery.handle(topic, name)
 
 
 def connect_ray(address: str = "auto") -> None:

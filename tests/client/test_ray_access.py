@@ -12,5 +12,6 @@ def test_connect_uses_the_discovered_address(cluster, topic, monkeypatch):
 
 
 def test_handle_returns_that_of_discovery(monkeypatch):
-    monkeypatch.setattr(discovery, "handle", lambda topic: ("the actor of", topic))
-    assert velaray.handle("t") == ("the actor of", "t")
+    monkeypatch.setattr(discovery, "handle", lambda topic, name: ("the actor of", topic, name))
+    assert velaray.handle("t") == ("the actor of", "t", "standalone")
+    assert velaray.handle("t", "other") == ("the actor of", "t", "other")

@@ -6,15 +6,18 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import ray
 
+import velaray
 from tests.ray.support import RayNodes, Receiver, actors, quiet_client, wait_until
 from velaray import Client, MessageId
 from velaray import cluster as cluster_module
 from velaray.cluster import Cluster
+from velaray.discovery import NoClusterError
 from velaray.starting import ClusterError
 
 
@@ -40,6 +43,30 @@ def test_a_name_in_use_is_refused_and_its_cluster_continues(
         producer.send(b"1")
         client.close()
         Cluster.start(data_dir / "b", service_port=0, admin_port=0, name="free").stop()
+
+
+def test_clients_and_handles_find_the_cluster_of_a_name(nodes: RayNodes, data_dir: Path) -> None:
+    placements = {"dedicated-one": "dedicated", "shared-one": "shared"}
+    with ExitStack() as stack:
+        for name, placement in placements.items():
+            stack.enter_context(
+                Cluster.start(
+                    data_dir / name, service_port=0, admin_port=0, name=name, placement=placement
+                )
+            )
+        for name in placements:
+            with velaray.connect(name) as client:
+                client.create_producer("t").send(name.encode())
+        for name in placements:
+            stats = ray.get(velaray.handle("t", name).call.remote("stats"))
+            assert stats["entries"] == 1
+            with (
+                velaray.connect(name=name) as client,
+                client.create_reader("t", MessageId.earliest) as reader,
+            ):
+                assert reader.read_next(30_000).data() == name.encode()
+        with pytest.raises(NoClusterError, match="'nowhere'"):
+            velaray.connect("nowhere")
 
 
 def test_leftovers_of_a_driver_are_replaced(nodes: RayNodes, data_dir: Path) -> None:
