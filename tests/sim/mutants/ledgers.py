@@ -85,7 +85,7 @@ MUTANTS: dict[str, Mutant] = {
     "purge-before-enqueueing": Mutant(
         "a deleted actor's journal is dead before its ledgers are enqueued",
         ((deletion, "purge", _enqueue_last),),
-        300,
+        600,
     ),
     "enqueue-no-purge": Mutant(
         "the ledgers of a deleted actor aren't enqueued for deletion",
