@@ -151,6 +151,20 @@ class _Batch(NamedTuple):
     size: int
 
 
+class _Repeatable:
+    """The release of a command whose decision has no events: it may be decided again."""
+
+    __slots__ = ("command", "release")
+
+    def __init__(self, command: Any, release: Release) -> None:
+        self.command = command
+        self.release = release
+
+    def __call__(self, reply: Any, effects: tuple[Any, ...]) -> None:
+        """Release."""
+        self.release(reply, effects)
+
+
 class VolatileJournal:
     """A journal that keeps nothing: staged records count as durable at once."""
 
@@ -610,6 +624,7 @@ class Runtime(Generic[StateT]):
             if self._deferred:  # its decision depends on whether the deferred ones become durable
                 self._behind.append((command, release))
                 return
+            release = _Repeatable(command, release)
         elif self._full is None:
             if len(events) == 1:  # nearly always
                 record, blob = encode(events[0]), decision.blob
@@ -918,7 +933,11 @@ class Runtime(Generic[StateT]):
     # ---------------------------------------------------------------- failing
 
     async def _fall_back(self, error: StorageFull) -> None:
-        """Refuse the commands that waited for the full disk, and return to the durable state."""
+        """Refuse the commands that waited for the full disk, and return to the durable state.
+
+        Commands without events are decided again: a refusal of a duplicate would tell its producer
+        that the entry isn't stored.
+        """
         tried, self._deferred = self._deferred, ()
         self._full = error
         dropped = self._flushing + [one for batch in self._queued for one in batch.waiting]
@@ -934,10 +953,15 @@ class Runtime(Generic[StateT]):
             if self._opened:
                 self._evolve([self._opened])
             self._rebuilding = False
+        again: list[tuple[Any, Release]] = []
         for release, _, _ in dropped:
-            self._refuse(release)
+            if isinstance(release, _Repeatable):
+                again.append((release.command, release.release))
+            else:
+                self._refuse(release)
         for release, reply, effects in kept:
             release(reply, effects)
+        self._behind[:0] = again
         self._held = False
         self._decide_behind()
         self._unpark()
