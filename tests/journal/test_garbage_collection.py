@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from tests.journal.testing import KEY, blobs, events_of, on_loop, open_journal, started, write
+from tests.journal.testing import (
+    KEY,
+    MemoryBackend,
+    blobs,
+    events_of,
+    on_loop,
+    open_journal,
+    started,
+    write,
+)
 from velaray.journal.errors import Fenced, Misuse, Purged, StorageFull
 from velaray.journal.garbage_collection import Fate, dispose, purge
 from velaray.journal.journal import Journal
@@ -277,11 +287,12 @@ async def test_a_purge_covers_ledgers_that_an_owner_creates_meanwhile(memory):
     assert set(enqueued.ledgers) == set(await memory.store().list_ledgers(KEY))
 
 
-@pytest.mark.parametrize("crash", range(1, 40))
-@on_loop
-async def test_a_crash_at_any_step_leaves_no_unlisted_ledger_without_an_event(memory, crash):
-    """Every ledger is listed or enqueued at every moment. A repetition deletes them all."""
-    enqueued = Announced()
+CRASHES = range(1, 40)
+
+
+async def purge_until(memory: Any, crash: int, purging: Any, enqueued: Announced) -> set[int]:
+    """Purge a journal and delete its ledgers, up to a crash at this step of the store. Returns the
+    stored ledgers that are neither listed nor enqueued then."""
     left = crash
 
     async def crashing(step: Step, key: str) -> None:
@@ -293,20 +304,45 @@ async def test_a_crash_at_any_step_leaves_no_unlisted_ledger_without_an_event(me
     await history(memory.store())
     store = memory.store(crashing)
     try:
-        await purge(store, KEY, enqueued)
+        await purging(store, KEY, enqueued)
         for ledger_id in list(enqueued.ledgers):
             await dispose(store, KEY, ledger_id)
     except ConnectionAbortedError:
         assert left == 0
     fresh = memory.store()
-    stored = await fresh.read_manifest(KEY)
-    if stored is not None:
-        listed = {info.ledger_id for info in (await load_manifest(fresh, KEY)).ledgers}
-        assert set(await fresh.list_ledgers(KEY)) <= listed | set(enqueued.ledgers)
+    if await fresh.read_manifest(KEY) is None:
+        return set()
+    listed = {info.ledger_id for info in (await load_manifest(fresh, KEY)).ledgers}
+    return set(await fresh.list_ledgers(KEY)) - listed - set(enqueued.ledgers)
+
+
+@pytest.mark.parametrize("crash", CRASHES)
+@on_loop
+async def test_a_crash_at_any_step_leaves_no_unlisted_ledger_without_an_event(memory, crash):
+    """Every ledger is listed or enqueued at every moment. A repetition deletes them all."""
+    enqueued = Announced()
+    assert await purge_until(memory, crash, purge, enqueued) == set()
+    fresh = memory.store()
     await purge(fresh, KEY, enqueued)
     for ledger_id in enqueued.ledgers:
         assert await dispose(fresh, KEY, ledger_id) in (Fate.DELETED, Fate.GONE)
     assert await fresh.list_journals() == []
+
+
+async def purge_before_enqueueing(store: Any, journal: str, enqueue: Any) -> None:
+    """A wrong purge: the journal is dead before its ledgers are enqueued."""
+    gone = Announced()
+    await purge(store, journal, gone)
+    await enqueue(gone.ledgers)
+
+
+@on_loop
+async def test_crashes_find_a_purge_that_enqueues_last():
+    found = [
+        await purge_until(MemoryBackend(), crash, purge_before_enqueueing, Announced())
+        for crash in CRASHES
+    ]
+    assert any(found)
 
 
 @on_loop

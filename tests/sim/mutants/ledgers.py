@@ -27,19 +27,6 @@ def _delete_later(original: Any) -> Any:
     return dispose
 
 
-def _enqueue_last(original: Any) -> Any:
-    async def purge(store: Any, journal: str, enqueue_deletion: Any) -> None:
-        gone: list[int] = []
-
-        async def note(ledger_ids: Any) -> None:
-            gone.extend(ledger_ids)
-
-        await original(store, journal, note)
-        await enqueue_deletion(gone)
-
-    return purge
-
-
 def _give_up(original: Any) -> Any:
     async def again_later(self: Any, consumer: Any, message: Any) -> None:
         if int(message.properties().get(RECONSUMETIMES, "0")) < MAX_TRIES:
@@ -81,11 +68,6 @@ MUTANTS: dict[str, Mutant] = {
         "an event is acknowledged before its ledger is deleted",
         ((garbage_collector, "dispose", _delete_later),),
         200,
-    ),
-    "purge-before-enqueueing": Mutant(
-        "a deleted actor's journal is dead before its ledgers are enqueued",
-        ((deletion, "purge", _enqueue_last),),
-        600,
     ),
     "enqueue-no-purge": Mutant(
         "the ledgers of a deleted actor aren't enqueued for deletion",
