@@ -412,6 +412,11 @@ class Runtime(Generic[StateT]):
         return self._staged_bytes + self._queued_bytes + self._flushing_bytes
 
     @property
+    def decided(self) -> int:
+        """The number of commands since recovery."""
+        return self._commands
+
+    @property
     def stats(self) -> Stats:
         """Counters since recovery."""
         return Stats(

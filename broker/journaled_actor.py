@@ -164,6 +164,10 @@ class JournaledActor(ActorBase):
             await asyncio.sleep(CONFIRM_S)
             await journal.confirm()
 
+    def work(self) -> int:
+        """The number of commands since the start."""
+        return self.runtime.decided
+
     async def call(self, method: str, args: dict[str, Any]) -> Any:
         """Answer a request by name. Raises what `request_named` and `handle` raise."""
         return await self.handle(request_named(self.key, self.accepts, method, args))

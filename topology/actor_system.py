@@ -77,6 +77,10 @@ class ActorBase(abc.ABC):
     def idle(self) -> bool:
         """Whether no client is connected and nothing is under way."""
 
+    def work(self) -> int:
+        """A measure of the work done so far, comparable among the actors of a process."""
+        return 0
+
     @abc.abstractmethod
     async def stop(self) -> None:
         """Finish what is under way, close the sockets and the journal."""

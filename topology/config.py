@@ -51,7 +51,8 @@ class ClusterConfig:
     the id of the data ("": none), by which other clusters detect a loss of the data. Clusters that
     replicate to each other share a ``replication_secret``; without one, replicators of other
     clusters are refused. ``hosts`` is the number of processes that the actors share, besides one
-    for work in the background; 0: each actor has a process of its own.
+    for work in the background; 0: each actor has a process of its own. ``own_hosts`` is the number
+    of further processes that busy topics may have for themselves.
     """
 
     data_dir: str
@@ -79,6 +80,7 @@ class ClusterConfig:
     data_id: str = ""
     replication_secret: bytes = field(default=b"", repr=False)
     hosts: int = 0
+    own_hosts: int = 0
 
     @property
     def number_base(self) -> int:

@@ -1,8 +1,9 @@
 """Placement: which process runs which actor.
 
 ``dedicated``: each actor is a Ray actor of its own, named by its key. ``shared``: all actors live
-in the hosts of the cluster, which are Ray actors named ``host/<number>``. In both, each actor has
-its own journal and is rebuilt by replay alone.
+in the hosts of the cluster, which are Ray actors named ``host/<number>``. ``auto``: as ``shared``,
+but a topic that takes most of a host's time gets a host of its own, and returns when it is quiet.
+In each of them, each actor has its own journal and is rebuilt by replay alone.
 
 A wrong or doubled placement does no harm, because journals fence. It must only be rare.
 """
@@ -17,6 +18,9 @@ from velaray.events.ids import ActorKey, ActorKind
 HOST_PREFIX = "host"
 BACKGROUND_HOST = "host/background"
 """The host of actors that work in the background; it has a lower priority than the others."""
+OWN_PREFIX = f"{HOST_PREFIX}/own-"
+REST_S = 600.0
+"""After a move by load, a group isn't moved by load again for so long."""
 
 
 class NoSuchPlaceError(ValueError):
@@ -34,6 +38,8 @@ class Placement(StrEnum):
     """Each actor in a process of its own."""
     SHARED = "shared"
     """All actors in the hosts of the cluster."""
+    AUTO = "auto"
+    """All actors in the hosts of the cluster; busy topics get hosts of their own."""
 
 
 def host_name(number: int) -> str:
@@ -41,9 +47,19 @@ def host_name(number: int) -> str:
     return f"{HOST_PREFIX}/{number}"
 
 
-def host_names(count: int) -> list[str]:
-    """The names of all hosts of a cluster with ``count`` of them, and the background host."""
-    return [*map(host_name, range(count)), BACKGROUND_HOST]
+def host_names(count: int, own: int = 0) -> list[str]:
+    """The names of all hosts of a cluster: ``count`` shared ones, the background host, and ``own``
+    ones for a single busy topic each."""
+    return [
+        *map(host_name, range(count)),
+        BACKGROUND_HOST,
+        *(f"{OWN_PREFIX}{number}" for number in range(own)),
+    ]
+
+
+def is_own(host: str) -> bool:
+    """Whether it is a host for a single topic."""
+    return host.startswith(OWN_PREFIX)
 
 
 def group_of(key: ActorKey) -> str:
@@ -54,9 +70,12 @@ def group_of(key: ActorKey) -> str:
 class PlacementTable:
     """Which host each actor was placed in. It has no journal: the hosts know what they run."""
 
-    def __init__(self, hosts: int) -> None:
-        """``hosts`` is the number of hosts besides the background host; 1 or more."""
-        self._placed: dict[str, dict[ActorKey, None]] = {name: {} for name in host_names(hosts)}
+    def __init__(self, hosts: int, own: int = 0) -> None:
+        """``hosts`` is the number of hosts besides the background host, 1 or more; ``own`` that of
+        the hosts for a single topic."""
+        names = host_names(hosts, own)
+        self._placed: dict[str, dict[ActorKey, None]] = {name: {} for name in names}
+        self._moved_s: dict[str, float] = {}
         self._host_of: dict[str, str] = {}
         self._members: dict[str, int] = {}
         self._drained: set[str] = set()
@@ -79,7 +98,7 @@ class PlacementTable:
 
     def _emptiest(self, but: set[str]) -> str:
         closed = self._drained | but | {BACKGROUND_HOST}
-        taking = [name for name in self._placed if name not in closed]
+        taking = [name for name in self._placed if name not in closed and not is_own(name)]
         if not taking:
             raise NoHostLeftError(
                 "no other host takes actors: resume one that is drained, or start the cluster with "
@@ -103,6 +122,31 @@ class PlacementTable:
                 self._placed[host][key] = None
             self._host_of[group] = host
         return before, host
+
+    def relief(self, group: str, now_s: float) -> str:
+        """The host to which a group should move because of its load: an empty one of its own, or
+        back to a shared one. "": nowhere, since there is no such host, or the group was moved
+        within `REST_S`."""
+        before = self._host_of.get(group)
+        moved_s = self._moved_s.get(group)
+        if before is None or (moved_s is not None and now_s - moved_s < REST_S):
+            return ""
+        if is_own(before):
+            try:
+                return self._emptiest({before})
+            except NoHostLeftError:
+                return ""
+        free = (
+            name
+            for name, placed in self._placed.items()
+            if is_own(name) and not placed and name not in self._drained
+        )
+        return next(free, "")
+
+    def relieved(self, group: str, now_s: float) -> None:
+        """Note that a group was moved because of its load."""
+        self._moved_s = {each: at for each, at in self._moved_s.items() if now_s - at < REST_S}
+        self._moved_s[group] = now_s
 
     def drain(self, host: str) -> list[str]:
         """Place no further group in a host; returns the groups that it has.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from functools import cache
 from typing import Any
 
@@ -25,8 +26,8 @@ class PlacementDirectory:
     """The Ray class of the directory."""
 
     def __init__(self, config: ClusterConfig) -> None:
-        self._table = PlacementTable(config.hosts)
-        for name in host_names(config.hosts):
+        self._table = PlacementTable(config.hosts, config.own_hosts)
+        for name in host_names(config.hosts, config.own_hosts):
             with contextlib.suppress(ValueError, RayActorError, GetTimeoutError):
                 host = ray.get_actor(name, config.ray_namespace)
                 keys: list[str] = ray.get(host.keys.remote(), timeout=_REPORT_TIMEOUT_S)
@@ -44,6 +45,19 @@ class PlacementDirectory:
         """Place a group in another host; returns the former host and the new one. See
         `PlacementTable.move`."""
         return self._table.move(group, to)
+
+    def relief(self, group: str) -> str:
+        """The host to which a group should move because of its load ("": none)."""
+        return self._table.relief(group, time.monotonic())
+
+    def relieve(self, group: str, to: str) -> bool:
+        """Move a group because of its load, if it should still move there."""
+        now_s = time.monotonic()
+        if self._table.relief(group, now_s) != to:
+            return False
+        self._table.move(group, to)
+        self._table.relieved(group, now_s)
+        return True
 
     def drain(self, host: str) -> list[str]:
         """Place nothing more in a host; returns the groups that it has. See

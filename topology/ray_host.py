@@ -24,11 +24,12 @@ from velaray.events.ids import ActorKey, ActorKind
 from velaray.topology.actor_system import Address, MakeActor, Unreachable
 from velaray.topology.config import ClusterConfig
 from velaray.topology.hosted_actors import HostedActors, IdleActors
+from velaray.topology.load import SAMPLE_S, BusyRule, LoadMeter, QuietRule
 from velaray.topology.loop_lag import LoopLag
 from velaray.topology.messages import ReplyT, Request, method_of
 from velaray.topology.metrics import Sample
 from velaray.topology.ownership import check_ownership
-from velaray.topology.placement import BACKGROUND_HOST, group_of, host_names
+from velaray.topology.placement import BACKGROUND_HOST, group_of, host_names, is_own
 from velaray.topology.ray_directory import directory_of
 from velaray.topology.ray_host_control import RayHostControl
 from velaray.topology.ray_process import (
@@ -175,7 +176,7 @@ class SharedActorSystem(RayActorSystem):
     ) -> dict[ActorKey, ReplyT | None]:
         """Ask the started actors of every host."""
         found: dict[ActorKey, ReplyT | None] = {}
-        for name in host_names(self.config.hosts):
+        for name in host_names(self.config.hosts, self.config.own_hosts):
             with contextlib.suppress(ValueError, RayError, TimeoutError):  # it is away, or hangs
                 handle = await asyncio.to_thread(ray.get_actor, name, self.config.ray_namespace)
                 async with asyncio.timeout(timeout_s):
@@ -197,6 +198,7 @@ class HostActor:
             os.nice(BACKGROUND_NICENESS)  # this thread, and its later child threads
         self._name = name
         self._config = config
+        self._make_actor = make_actor
         self._system = SharedActorSystem(config, make_actor, name)
         self._hosted = self._system.hosted
         self._retiring = False
@@ -206,7 +208,7 @@ class HostActor:
         keep_freed_memory()
         loop = asyncio.get_running_loop()
         self._lag = LoopLag()
-        work = (self._watch(), self._measure(), self._lag.measure())
+        work = (self._watch(), self._measure(), self._balance(), self._lag.measure())
         self._tasks = [loop.create_task(each) for each in work]
         for task in self._tasks:
             task.add_done_callback(self._task_ended)
@@ -325,6 +327,32 @@ class HostActor:
             await check_ownership(self._system.store, self._config)
             for key in idle.due(limit):
                 await self._passivate(key)
+
+    async def _balance(self) -> None:
+        """Move a topic that is too busy for this host to a host of its own, or one that has become
+        quiet in its own host back to a shared one."""
+        if not self._config.own_hosts or self._name == BACKGROUND_HOST:
+            return
+        meter = LoadMeter(self._hosted)
+        rule = QuietRule() if is_own(self._name) else BusyRule()
+        while True:
+            await asyncio.sleep(SAMPLE_S)
+            group = rule.chosen(meter.sample(time.monotonic(), time.process_time()))
+            if group:
+                # A later sample tries again.
+                with contextlib.suppress(RayError, *TRANSIENT_OR_STORE):
+                    await self._relieve(group)
+
+    async def _relieve(self, group: str) -> None:
+        directory = directory_of(self._config)
+        to = await directory.relief.remote(group)
+        if not to:
+            return
+        host = host_of(to, self._config, self._make_actor)
+        await host.keys.remote()  # a new process serves when it has started
+        if await directory.relieve.remote(group, to):
+            print(f"velaray: {group} moves from {self._name} to {to}", file=sys.stderr, flush=True)
+            await self.hand_over(group)
 
     async def _measure(self) -> None:
         """Report the actors' metrics to Ray at intervals."""

@@ -31,7 +31,8 @@ class RayHostControl:
     async def hosts(self) -> list[HostStatus]:
         """The hosts that run now. One that doesn't answer in time is left out."""
         drained = await self._ask_directory("drained")
-        asked = [self._status(name, name in drained) for name in host_names(self._config.hosts)]
+        names = host_names(self._config.hosts, self._config.own_hosts)
+        asked = [self._status(name, name in drained) for name in names]
         return [status for status in await asyncio.gather(*asked) if status is not None]
 
     async def _status(self, name: str, drained: bool) -> HostStatus | None:

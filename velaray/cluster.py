@@ -113,8 +113,9 @@ class Cluster:
         actors of an earlier start without data loss. Settings may differ at every start.
 
         ``placement`` "shared" runs all actors in a few Ray actors, one for each core, instead of
-        one for each. ``partition_sync`` "interval" acknowledges published messages after the write
-        and syncs every ``sync_interval_ms``: a power failure loses what was published since then.
+        one for each; with "auto" a topic that takes much of one gets a Ray actor of its own.
+        ``partition_sync`` "interval" acknowledges published messages after the write and syncs
+        every ``sync_interval_ms``: a power failure loses what was published since then.
         ``max_active_transactions`` limits a coordinator's open transactions (0: no limit). A topic
         can be undeleted for ``undelete_s`` seconds. ``deleters`` garbage collectors retry failed
         deletions every ``deletion_retry_s``. Clusters that replicate to each other need different
@@ -144,8 +145,8 @@ class Cluster:
             cluster_number=cluster_number,
             replication_secret=replication_secret,
         )
-        hosts = _hosts(Placement(placement))
-        config = configured(str(Path(data_dir).resolve()), hosts, options)
+        hosts, own = _hosts(Placement(placement))
+        config = configured(str(Path(data_dir).resolve()), hosts, options, own)
         return cls._owning(config, ray_address)
 
     @classmethod
@@ -287,9 +288,12 @@ def _names(namespace: str) -> list[str]:
     ]
 
 
-def _hosts(placement: Placement) -> int:
-    """The number of hosts: one for each core; 0: each actor has a process of its own."""
-    return (os.cpu_count() or 1) if placement is Placement.SHARED else 0
+def _hosts(placement: Placement) -> tuple[int, int]:
+    """The number of shared hosts, one for each core, and of those for a single topic; 0 and 0: each
+    actor has a process of its own."""
+    cores = os.cpu_count() or 1
+    shared = 0 if placement is Placement.DEDICATED else cores
+    return shared, cores if placement is Placement.AUTO else 0
 
 
 _STOP_ROUNDS = 2

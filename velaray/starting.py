@@ -61,7 +61,9 @@ class ClusterOptions(TypedDict, total=False):
     replication_secret: bytes
 
 
-def configured(data_dir: str, hosts: int, options: ClusterOptions) -> ClusterConfig:
+def configured(
+    data_dir: str, hosts: int, options: ClusterOptions, own_hosts: int = 0
+) -> ClusterConfig:
     """The settings of a start, before it has an incarnation; port 0 becomes a free port.
 
     Raises `ValueError` for values out of range, `UnsafeBindingError` if the address isn't loopback
@@ -74,7 +76,14 @@ def configured(data_dir: str, hosts: int, options: ClusterOptions) -> ClusterCon
     values["listeners"] = _checked_listeners(values.get("listeners", {}))
     values["partition_sync"] = PartitionSync(values.get("partition_sync", PartitionSync.ALWAYS))
     key = secrets.token_bytes(16)
-    config = ClusterConfig(data_dir=data_dir, incarnation=0, rpc_key=key, hosts=hosts, **values)
+    config = ClusterConfig(
+        data_dir=data_dir,
+        incarnation=0,
+        rpc_key=key,
+        hosts=hosts,
+        own_hosts=own_hosts,
+        **values,
+    )
     check_binding(config.host, config.auth)
     _check_numbers(config)
     _check_identity(config.cluster_number, config.replication_secret)

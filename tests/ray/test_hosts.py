@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import pulsar
 import pytest
 import ray
 from ray.exceptions import RayTaskError
@@ -168,3 +172,57 @@ def test_a_restarted_host_activates_what_was_placed_in_it(cluster: Cluster) -> N
         )
 
     wait_until(is_back, "host/0 runs its actors again")
+
+
+@pytest.mark.timeout(300)
+def test_a_busy_topic_gets_a_host_of_its_own(nodes: RayNodes, data_dir: Path) -> None:
+    start = partial(Cluster.start, data_dir, service_port=0, admin_port=0, name="auto")
+    with start(placement="auto") as cluster:
+        admin = Admin(cluster.admin_url)
+        others = [Publisher(cluster.service_url, f"other-{number}") for number in range(4)]
+        for other in others:
+            other.start()
+            wait_until(partial(published, other, 1), f"{other._topic} is published to")
+            admin.hosts.move(other._topic, "host/0")
+        client = quiet_client(cluster.service_url)
+        producer = client.create_producer(
+            "busy", batching_enabled=False, block_if_queue_full=True, send_timeout_millis=0
+        )
+        producer.send(b"first")
+        admin.hosts.move("busy", "host/0")
+        sent, stop = Counter[Any](), threading.Event()
+        flood = threading.Thread(target=publish_until, args=(producer, stop, sent))
+        flood.start()
+        wait_until(lambda: is_alone(admin, "busy"), "the busy topic is alone in a host")
+        stop.set()
+        flood.join()
+        for other in others:
+            other.stop()
+        assert list(sent) == [pulsar.Result.Ok]
+        assert admin.topics.stats("busy")["msgInCounter"] > 0
+        reader = client.create_reader("busy", pulsar.MessageId.earliest)
+        assert reader.read_next(60_000).data() == b"first"
+        assert all(
+            reader.read_next(60_000).data() == b"%d" % number for number in range(sent.total())
+        )
+        client.close()
+
+
+def publish_until(
+    producer: pulsar.Producer, stop: threading.Event, sent: Counter[pulsar.Result]
+) -> None:
+    """Publish numbers without waiting for receipts until ``stop`` is set; count the results."""
+    number = 0
+    while not stop.is_set():
+        producer.send_async(b"%d" % number, lambda result, message_id: sent.update([result]))
+        number += 1
+    producer.flush()
+
+
+def is_alone(admin: Admin, topic: str) -> bool:
+    """Whether the topic is the only one of a host of its own."""
+    return any(
+        host["name"].startswith("host/own-")
+        and {key.split("/")[3] for key in host["actors"]} == {topic}
+        for host in admin.hosts()
+    )

@@ -104,9 +104,9 @@ def main() -> None:
 )
 @click.option(
     "--placement",
-    type=click.Choice(["dedicated", "shared"]),
-    help="Give each actor a process of its own (the default), or run all actors in a few "
-    "processes.",
+    type=click.Choice(["dedicated", "shared", "auto"]),
+    help="Give each actor a process of its own (the default), run all actors in a few processes, "
+    "or do so and give busy topics processes of their own.",
 )
 @click.option("--local", is_flag=True, help="Run all actors in this process, without Ray.")
 @click.option(
