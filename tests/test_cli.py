@@ -20,6 +20,7 @@ from click.testing import CliRunner, Result
 from tests.support.local_cluster import LocalCluster
 from velaray.cli.admin import TimeType
 from velaray.cli.app import main
+from velaray.cli.common import Output
 from velaray.client.admin import Admin, Conflict, Invalid, NotFound, PreconditionFailed, Unavailable
 from velaray.client.message_id import MessageId
 from velaray.events.ids import ActorKey, ActorKind
@@ -67,6 +68,18 @@ def test_status_shows_where_the_cluster_is(run: Run, cluster: LocalCluster) -> N
     assert found["brokerServiceUrl"] == cluster.service_url
     assert found["tenants"] == 2
     assert cluster.admin_url in run("status").stdout
+
+
+def test_a_table_in_a_pipe_has_a_line_for_each_row(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"name": "a\nb", "count": 7}, {"name": "longer", "count": 1234}]
+    Output(as_json=False).rows({"name": "NAME", "count": "COUNT"}, rows)
+    assert capsys.readouterr().out.splitlines() == [
+        "NAME    COUNT",
+        "a\\nb        7",
+        "longer   1234",
+    ]
+    Output(as_json=False).rows({"name": "NAME"}, [])
+    assert capsys.readouterr().out == "NAME\n"
 
 
 def test_an_unreachable_cluster_is_reported_with_a_remedy(run: Run) -> None:

@@ -23,8 +23,6 @@ from velaray.journal.errors import JournalError
 from velaray.topology.progress import Progress
 
 DEFAULT_SERVICE_URL = "pulsar://127.0.0.1:6650"
-# Wide enough that tables aren't wrapped when the output isn't a terminal.
-_PIPE_WIDTH = 10_000
 _ANSWER_S = 30.0
 _LEAST_ANSWER_S = 5.0
 """The minimum time limit of the cluster's answers, whatever a command's limit for messages is."""
@@ -56,13 +54,19 @@ class Output:
         if self.as_json:
             self.value([{field: row[field] for field in columns} for row in rows])
             return
+        lines = [[_shown(row[field]) for field in columns] for row in rows]
+        right = [bool(rows) and all(isinstance(row[name], int) for row in rows) for name in columns]
+        console = Console(file=sys.stdout)
+        if not console.is_terminal:
+            whole = [[cell.replace("\n", "\\n") for cell in line] for line in lines]
+            _print_plain([list(columns.values()), *whole], right)
+            return
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for field, title in columns.items():
-            numbers = bool(rows) and all(isinstance(row[field], int) for row in rows)
+        for title, numbers in zip(columns.values(), right, strict=True):
             table.add_column(title, justify="right" if numbers else "left", overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(_shown(row[field])) for field in columns))
-        _console().print(table)
+        for line in lines:
+            table.add_row(*map(Text, line))
+        console.print(table)
 
     def value(self, value: Any) -> None:
         """Print ``value`` as JSON in every output format: it has no table form."""
@@ -73,9 +77,15 @@ class Output:
         click.echo(json.dumps(facts, ensure_ascii=False) if self.as_json else said)
 
 
-def _console() -> Console:
-    console = Console(file=sys.stdout)
-    return console if console.is_terminal else Console(file=sys.stdout, width=_PIPE_WIDTH)
+def _print_plain(lines: list[list[str]], right: list[bool]) -> None:
+    """Print aligned columns for a pipe or a file: rich takes 200 us for each line of a table."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = [
+            cell.rjust(width) if numbers else cell.ljust(width)
+            for cell, width, numbers in zip(line, widths, right, strict=True)
+        ]
+        click.echo("  ".join(cells).rstrip())
 
 
 def _shown(value: Any) -> str:
