@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from velaray.actors.catalog.policies import DEFAULTS
+from velaray.actors.catalog.policies import DEDICATED, DEFAULTS, ISOLATION
 
 MINUTE_MS = 60_000
 MIB = 1 << 20
@@ -52,6 +52,7 @@ class TopicPolicies:
     publish_rate: tuple[int, int]
     size_quota: Quota | None
     age_quota: Quota | None
+    isolated: bool
 
     @property
     def ages(self) -> bool:
@@ -80,6 +81,7 @@ class TopicPolicies:
             publish_rate=_publish_rate(raw["publishRate"]),
             size_quota=_size_quota(quotas.get("destination_storage")),
             age_quota=_age_quota(quotas.get("message_age")),
+            isolated=raw[ISOLATION] == DEDICATED,
         )
 
     def for_dispatchers(self) -> dict[str, Any]:

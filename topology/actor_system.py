@@ -81,6 +81,10 @@ class ActorBase(abc.ABC):
         """A measure of the work done so far, comparable among the actors of a process."""
         return 0
 
+    def isolated(self) -> bool:
+        """Whether its topic should have a process of its own."""
+        return False
+
     @abc.abstractmethod
     async def stop(self) -> None:
         """Finish what is under way, close the sockets and the journal."""
@@ -134,6 +138,8 @@ class ActorSystem(abc.ABC):
         self.random: RandomSource = Random()
         self.host_control: HostControl | None = None
         """The hosts, if actors share processes that can be told apart."""
+        self.isolates = True
+        """Whether a topic can have a process of its own."""
         self._host = ActorHost(config)
         self._rpc_connections: dict[ActorKey, RpcConnection] = {}
         self._dialling: weakref.WeakValueDictionary[ActorKey, asyncio.Lock] = (

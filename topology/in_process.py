@@ -36,6 +36,7 @@ class InProcessActorSystem(ActorSystem):
         self._hosted = HostedActors(lambda key: make_actor(key, self))
         self.actors = self._hosted.actors
         self.shared_hosts = [ActorHost(config) for _ in range(hosts)]
+        self.isolates = not hosts
         self.failures: list[tuple[ActorKey, BaseException]] = []
         self._hosts: dict[ActorKey, ActorHost] = {}
         self._idle = IdleActors(self._hosted)

@@ -123,13 +123,14 @@ class PlacementTable:
             self._host_of[group] = host
         return before, host
 
-    def relief(self, group: str, now_s: float) -> str:
-        """The host to which a group should move because of its load: an empty one of its own, or
-        back to a shared one. "": nowhere, since there is no such host, or the group was moved
-        within `REST_S`."""
+    def relief(self, group: str, now_s: float, isolated: bool = False) -> str:
+        """The host to which a group should move because of its load, or because it is ``isolated``:
+        an empty one of its own, or back to a shared one. "": nowhere, since there is no such host,
+        or the group was moved within `REST_S` and isn't isolated."""
         before = self._host_of.get(group)
         moved_s = self._moved_s.get(group)
-        if before is None or (moved_s is not None and now_s - moved_s < REST_S):
+        rests = moved_s is not None and now_s - moved_s < REST_S
+        if before is None or (rests and not isolated) or (isolated and is_own(before)):
             return ""
         if is_own(before):
             try:

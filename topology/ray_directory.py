@@ -46,14 +46,14 @@ class PlacementDirectory:
         `PlacementTable.move`."""
         return self._table.move(group, to)
 
-    def relief(self, group: str) -> str:
-        """The host to which a group should move because of its load ("": none)."""
-        return self._table.relief(group, time.monotonic())
+    def relief(self, group: str, isolated: bool) -> str:
+        """The host to which a group should move by load or isolation; "": nowhere."""
+        return self._table.relief(group, time.monotonic(), isolated)
 
-    def relieve(self, group: str, to: str) -> bool:
-        """Move a group because of its load, if it should still move there."""
+    def relieve(self, group: str, to: str, isolated: bool) -> bool:
+        """Move a group by load or isolation, if it should still move there."""
         now_s = time.monotonic()
-        if self._table.relief(group, now_s) != to:
+        if self._table.relief(group, now_s, isolated) != to:
             return False
         self._table.move(group, to)
         self._table.relieved(group, now_s)

@@ -106,6 +106,7 @@ class SharedActorSystem(RayActorSystem):
         super().__init__(config, make_actor)
         self.hosted = HostedActors(lambda key: make_actor(key, self))
         self.host_control = RayHostControl(config)
+        self.isolates = config.own_hosts > 0
         self.leaving: set[str] = set()
         """The groups that this host hands over: they start here no more."""
         self._name = host
@@ -337,20 +338,23 @@ class HostActor:
         rule = QuietRule() if is_own(self._name) else BusyRule()
         while True:
             await asyncio.sleep(SAMPLE_S)
+            isolated = {group_of(key) for key, actor in self._hosted if actor.isolated()}
             group = rule.chosen(meter.sample(time.monotonic(), time.process_time()))
-            if group:
-                # A later sample tries again.
-                with contextlib.suppress(RayError, *TRANSIENT_OR_STORE):
-                    await self._relieve(group)
+            # A later sample tries again.
+            with contextlib.suppress(RayError, *TRANSIENT_OR_STORE):
+                for each in () if is_own(self._name) else isolated:
+                    await self._relieve(each, isolated=True)
+                if group and group not in isolated:
+                    await self._relieve(group, isolated=False)
 
-    async def _relieve(self, group: str) -> None:
+    async def _relieve(self, group: str, isolated: bool) -> None:
         directory = directory_of(self._config)
-        to = await directory.relief.remote(group)
+        to = await directory.relief.remote(group, isolated)
         if not to:
             return
         host = host_of(to, self._config, self._make_actor)
         await host.keys.remote()  # a new process serves when it has started
-        if await directory.relieve.remote(group, to):
+        if await directory.relieve.remote(group, to, isolated):
             print(f"velaray: {group} moves from {self._name} to {to}", file=sys.stderr, flush=True)
             await self.hand_over(group)
 

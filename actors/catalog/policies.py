@@ -17,6 +17,10 @@ from typing import Any, NoReturn
 
 from velaray.schemas.compatibility import Strategy
 
+ISOLATION = "isolation"
+"""The policy that gives a topic a process of its own."""
+NO_ISOLATION, DEDICATED = "none", "dedicated"
+
 
 class InvalidPolicyError(ValueError):
     """A policy's name, level or value isn't valid; the message has the reason."""
@@ -250,6 +254,9 @@ POLICIES: Mapping[str, Policy] = {
         Policy("publishRate", _ALL, _PUBLISH_RATE),
         Policy("replication", Level.NAMESPACE | Level.TOPIC, _names),
         Policy("properties", Level.NAMESPACE, _texts_by_name, {}),
+        Policy(
+            ISOLATION, Level.NAMESPACE | Level.TOPIC, _one_of(NO_ISOLATION, DEDICATED), NO_ISOLATION
+        ),
         Policy("pullFrom", Level.NAMESPACE | Level.TOPIC, _no_or_more_names, []),
     )
 }

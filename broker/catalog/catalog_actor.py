@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 from velaray.actors.catalog.clusters import replicated_partitions
 from velaray.actors.catalog.inbound_replication import pulled_partitions
 from velaray.actors.catalog.machine import CatalogMachine, Done, Ensured
+from velaray.actors.catalog.policies import DEDICATED, ISOLATION
 from velaray.actors.catalog.state import (
     CLUSTER,
     Catalog,
@@ -54,6 +56,7 @@ def _partitions(state: Catalog) -> list[tuple[ActorKey, TopicPolicies]]:
 
 ResultT = TypeVar("ResultT")
 PULL_WAKE_S = 2.0
+_DEDICATED = json.dumps(DEDICATED).encode()
 FIRST_BACKOFF_S = 0.5
 
 
@@ -176,6 +179,8 @@ class CatalogActor(JournaledActor):
         """Answer a request of `velaray.broker.catalog.messages`. Raises `RemoteError`."""
         if isinstance(request, (*ACTOR_REQUESTS, m.Watch)):
             return await super().handle(request)
+        if isinstance(request, m.SetPolicy):
+            self._check_isolation(request)
         try:
             if isinstance(request, m.MigrationStatus):
                 return await self.migrations.status(request.tenant)
@@ -195,6 +200,16 @@ class CatalogActor(JournaledActor):
                     self._notify(request)
                 return {"changed": changed}
         raise TypeError(f"unexpected reply {reply!r} to {request!r}")
+
+    def _check_isolation(self, request: m.SetPolicy) -> None:
+        """Refuse a policy that this placement doesn't apply."""
+        isolates = request.name == ISOLATION and request.value.strip() == _DEDICATED
+        if isolates and not self.actor_system.isolates:
+            raise RemoteError(
+                Reason.NOT_ALLOWED,
+                f"policy {ISOLATION}: topics have no processes of their own in this cluster; start "
+                "it with --placement auto or dedicated",
+            )
 
     async def _query(self, request: Message) -> Any:
         read = self.read_certain if type(request) in CERTAIN else self.runtime.read

@@ -44,6 +44,7 @@ _FIELDS = {
     "compactionThreshold": "compaction_threshold",
     "replication": "replication_clusters",
     "pullFrom": "pull_from",
+    "isolation": "isolation",
     "properties": "properties",
 }
 # Fields that hold one value for each cluster.

@@ -268,6 +268,10 @@ class PartitionActor(JournaledActor):
         self.geo.inbound.apply(found.get("pull", {}))
         self._apply_home(found.get("home"))
 
+    def isolated(self) -> bool:
+        """Whether the topic's policy gives it a process of its own."""
+        return self.policies.isolated
+
     def _apply_home(self, home: str | None) -> None:
         left, self.home = home not in (None, self.home), home
         if left:

@@ -95,3 +95,14 @@ def test_a_drained_own_host_takes_no_group() -> None:
     table.place(partition("a"))
     table.drain("host/own-0")
     assert table.relief(group_of(partition("a")), 0.0) == "host/own-1"
+
+
+def test_an_isolated_topic_gets_a_host_of_its_own_at_once_and_stays() -> None:
+    table = PlacementTable(1, own=1)
+    table.place(partition("a"))
+    a = group_of(partition("a"))
+    table.relieved(a, 0.0)  # it has just returned
+    assert table.relief(a, 1.0) == ""
+    assert table.relief(a, 1.0, isolated=True) == "host/own-0"
+    table.move(a, "host/own-0")
+    assert table.relief(a, 2 * REST_S, isolated=True) == ""
