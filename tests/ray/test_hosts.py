@@ -185,6 +185,7 @@ def test_a_busy_topic_gets_a_host_of_its_own(nodes: RayNodes, data_dir: Path) ->
             wait_until(partial(published, other, 1), f"{other._topic} is published to")
             admin.hosts.move(other._topic, "host/0")
         client = quiet_client(cluster.service_url)
+        admin.topics.create("lonely")
         producer = client.create_producer(
             "busy", batching_enabled=False, block_if_queue_full=True, send_timeout_millis=0
         )
@@ -194,6 +195,11 @@ def test_a_busy_topic_gets_a_host_of_its_own(nodes: RayNodes, data_dir: Path) ->
         flood = threading.Thread(target=publish_until, args=(producer, stop, sent))
         flood.start()
         wait_until(lambda: is_alone(admin, "busy"), "the busy topic is alone in a host")
+        admin.policies.set_on("persistent://public/default/lonely", "isolation", "dedicated")
+        lonely = client.create_producer("lonely")
+        lonely.send(b"1")
+        wait_until(lambda: is_alone(admin, "lonely"), "the isolated topic is alone in a host")
+        lonely.send(b"2")
         stop.set()
         flood.join()
         for other in others:
