@@ -34,6 +34,7 @@ from velaray.topology.ray_directory import directory_of
 from velaray.topology.ray_host_control import RayHostControl
 from velaray.topology.ray_process import (
     BACKGROUND_NICENESS,
+    allow_many_files,
     collect_garbage_rarely,
     keep_freed_memory,
     resident_bytes,
@@ -207,6 +208,7 @@ class HostActor:
         with ThreadPoolExecutor(1) as pool:
             pool.submit(asyncio.run, check_ownership(self._system.store, config)).result()
         keep_freed_memory()
+        allow_many_files()
         loop = asyncio.get_running_loop()
         self._lag = LoopLag()
         work = (self._watch(), self._measure(), self._balance(), self._lag.measure())

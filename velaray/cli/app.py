@@ -244,7 +244,9 @@ def _started(
             if given is not None:
                 raise click.UsageError(f"{option} is about Ray, which --local doesn't use")
         from velaray.local import LocalCluster
+        from velaray.topology.ray_process import allow_many_files
 
+        allow_many_files()
         return LocalCluster.start(data, **options)
     _require_ray()
     from velaray.cluster import Cluster
