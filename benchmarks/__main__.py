@@ -22,6 +22,7 @@ from benchmarks import (
     dispatch,
     goals,
     ledgers,
+    many_topics,
     memory,
     node_loss,
     plan,
@@ -56,6 +57,7 @@ ALONE: dict[str, Callable[[Options], Result]] = {
     "spark": spark.run,
     "activation": activation.run,
     "density": density.run,
+    "many_topics": many_topics.run,
 }
 NAMES = (*plan.LOADS, *ALONE)
 
