@@ -174,6 +174,7 @@ def test_a_restarted_host_activates_what_was_placed_in_it(cluster: Cluster) -> N
     wait_until(is_back, "host/0 runs its actors again")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_busy_topic_gets_a_host_of_its_own(nodes: RayNodes, data_dir: Path) -> None:
     start = partial(Cluster.start, data_dir, service_port=0, admin_port=0, name="auto")
