@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from aiohttp import web
@@ -24,8 +25,9 @@ from prometheus_client.registry import Collector
 from velaray.admin.http import Route, actor_system_of
 from velaray.broker.actor_messages import Metrics
 from velaray.events.ids import ActorKey, ActorKind
-from velaray.topology.host_control import HostStatus
+from velaray.topology.host_control import HostControl, HostStatus
 from velaray.topology.metrics import METRICS, Kind, Labels, Sample
+from velaray.topology.rpc import RemoteError
 
 ACTOR_S = 2.0
 """Time limit of one actor's answer."""
@@ -99,13 +101,22 @@ def of_hosts(cluster: str, hosts: Iterable[HostStatus]) -> Iterator[Sample]:
         yield Sample("velaray_host_loop_lag_seconds", labels, host.lag_s)
 
 
+async def _hosts(control: HostControl | None) -> list[HostStatus]:
+    """The hosts that answer in time; none if the placement directory is away: like a silent actor,
+    it doesn't fail the scrape."""
+    if control is not None:
+        with suppress(RemoteError, TimeoutError):
+            async with asyncio.timeout(ACTOR_S):
+                return await control.hosts()
+    return []
+
+
 async def metrics(request: web.Request) -> web.Response:
     """The metrics of every running actor; scrapes run one at a time."""
     actor_system = actor_system_of(request)
     async with asyncio.timeout(SCRAPE_S), request.app[SCRAPE_LOCK]:
         found = await actor_system.survey(Metrics, ACTOR_S)
-        control = actor_system.host_control
-        hosts = [] if control is None else await control.hosts()
+        hosts = await _hosts(actor_system.host_control)
     cluster = actor_system.config.name
     body = as_text([*gathered(cluster, found), *of_hosts(cluster, hosts)])
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})

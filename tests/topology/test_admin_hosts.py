@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
@@ -104,6 +105,23 @@ def test_wrong_requests_are_refused_and_ask_nothing(
     with pytest.raises(NotFound):
         admin.hosts.resume("host/7")
     assert control.asked == [("resume", "host/7")]
+
+
+def test_a_scrape_has_the_hosts_and_succeeds_without_them(
+    cluster: LocalCluster, control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def scrape() -> str:
+        with urllib.request.urlopen(f"{cluster.admin_url}/metrics") as answer:
+            text: str = answer.read().decode()
+        return text
+
+    assert 'velaray_host_actors{cluster="standalone",host="host/0"} 2.0' in scrape()
+
+    async def away() -> list[HostStatus]:
+        raise RemoteError(Reason.UNAVAILABLE, "the placement directory doesn't answer")
+
+    monkeypatch.setattr(control, "hosts", away)
+    assert "velaray_actors{" in scrape() and "velaray_host_actors{" not in scrape()
 
 
 def test_a_cluster_without_shared_hosts_says_so(cluster: LocalCluster) -> None:
