@@ -16,6 +16,7 @@ from velaray.broker.partition.session.protocols import HostedPartition
 from velaray.events.ids import TopicName
 from velaray.topology.config import ClusterConfig
 from velaray.topology.open_connections import OpenConnections, stop_accepting
+from velaray.topology.ports import listen
 from velaray.topology.rpc import RemoteError
 from velaray.wire.connection import WireConnection
 
@@ -39,8 +40,7 @@ class ClientListener:
         return int(server.sockets[0].getsockname()[1])
 
     async def _listen(self) -> asyncio.Server:
-        loop = asyncio.get_running_loop()
-        return await loop.create_server(self._accept, self.config.host, 0)
+        return await listen(self._accept, self.config.host, self.config.port_range)
 
     def _accept(self) -> WireConnection:
         size = self.config.max_message_size

@@ -52,7 +52,8 @@ class ClusterConfig:
     replicate to each other share a ``replication_secret``; without one, replicators of other
     clusters are refused. ``hosts`` is the number of processes that the actors share, besides one
     for work in the background; 0: each actor has a process of its own. ``own_hosts`` is the number
-    of further processes that busy topics may have for themselves.
+    of further processes that busy topics may have for themselves. ``port_range`` is the first and
+    the last port that these processes listen on; None: any port.
     """
 
     data_dir: str
@@ -81,6 +82,7 @@ class ClusterConfig:
     replication_secret: bytes = field(default=b"", repr=False)
     hosts: int = 0
     own_hosts: int = 0
+    port_range: tuple[int, int] | None = None
 
     @property
     def number_base(self) -> int:

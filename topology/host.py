@@ -36,7 +36,7 @@ class ActorHost:
 
     def __init__(self, config: ClusterConfig) -> None:
         self.config = config
-        self.rpc = RpcListener(config.rpc_key)
+        self.rpc = RpcListener(config.rpc_key, config.port_range)
         self._parts: dict[Callable[[ClusterConfig], Any], HostPart] = {}
 
     def part(self, make: Callable[[ClusterConfig], PartT]) -> PartT:

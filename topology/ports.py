@@ -1,10 +1,12 @@
-"""The ports of a proxy, reserved before it starts."""
+"""The ports of a proxy, reserved before it starts, and those of hosts, chosen from a range."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from time import monotonic
 
@@ -25,6 +27,28 @@ def hold_ports(host: str, options: dict[str, int]) -> ExitStack:
         for option, port in options.items():
             held.enter_context(_bound(host, port, option))
         return held.pop_all()
+
+
+async def listen(
+    accept: Callable[[], asyncio.BaseProtocol], host: str, ports: tuple[int, int] | None
+) -> asyncio.Server:
+    """Listen on the first free port from ``ports``, the first and the last one; None: on any port.
+
+    Raises `PortUnavailable` if all of them are in use, `OSError` if the host can't be listened on.
+    """
+    loop = asyncio.get_running_loop()
+    if ports is None:
+        return await loop.create_server(accept, host, 0)
+    first, last = ports
+    for port in range(first, last + 1):
+        try:
+            return await loop.create_server(accept, host, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    raise PortUnavailable(
+        f"the ports {first} to {last} of {host} are all in use: give a wider --port-range"
+    )
 
 
 def _bound(host: str, port: int, option: str) -> socket.socket:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 
 from velaray.topology.open_connections import OpenConnections, stop_accepting
+from velaray.topology.ports import listen
 from velaray.topology.rpc import RpcConnection, RpcPeer
 
 
 class RpcListener:
-    """Accepts connections on a free port, and passes each to the actor that it names.
+    """Accepts connections on one port, and passes each to the actor that it names.
 
     A connection that names an actor that isn't served here is closed, so a stale address is an
     error and never leads to another actor.
     """
 
-    def __init__(self, key: bytes) -> None:
-        """``key`` is the cluster's RPC key."""
+    def __init__(self, key: bytes, ports: tuple[int, int] | None = None) -> None:
+        """``key`` is the cluster's RPC key. The port is a free one of ``ports``, the first and the
+        last; None: any."""
         self._key = key
+        self._ports = ports
         self._servers: dict[str, RpcServer] = {}
         self._opening: asyncio.Task[asyncio.Server] | None = None
         self.connections: OpenConnections[RpcConnection] = OpenConnections()
@@ -41,7 +44,7 @@ class RpcListener:
         def accept() -> RpcConnection:
             return RpcConnection(self._key, acceptor=self)
 
-        return await asyncio.get_running_loop().create_server(accept, host, 0)
+        return await listen(accept, host, self._ports)
 
     def add(self, actor: str, server: RpcServer) -> None:
         """Serve an actor, in place of an earlier activation."""

@@ -105,6 +105,7 @@ class Cluster:
         deleters: int = 1,
         cluster_number: int = 0,
         replication_secret: bytes = b"",
+        port_range: tuple[int, int] | None = None,
     ) -> Cluster:
         """Start a cluster whose journals are in ``data_dir``, and serve.
 
@@ -119,7 +120,8 @@ class Cluster:
         ``max_active_transactions`` limits a coordinator's open transactions (0: no limit). A topic
         can be undeleted for ``undelete_s`` seconds. ``deleters`` garbage collectors retry failed
         deletions every ``deletion_retry_s``. Clusters that replicate to each other need different
-        names and numbers (0 to 2046), which data keeps, and a common secret.
+        names and numbers (0 to 2046), which data keeps, and a common secret. ``port_range`` is the
+        first and the last port for the processes of actors, two for each; None: any ports.
 
         Raises `ValueError` for another ``placement`` or ``partition_sync``, and for numbers out of
         range, `UnsafeBindingError` if the address isn't loopback and no token is configured,
@@ -144,6 +146,7 @@ class Cluster:
             deleters=deleters,
             cluster_number=cluster_number,
             replication_secret=replication_secret,
+            port_range=port_range,
         )
         hosts, own = _hosts(Placement(placement))
         config = configured(str(Path(data_dir).resolve()), hosts, options, own)

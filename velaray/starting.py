@@ -31,6 +31,7 @@ from velaray.topology.ports import PortUnavailable, hold_ports
 
 LAST_CLUSTER_NUMBER = 2046
 """The largest cluster number; 2047 is part of the ledger id that stands for the latest message."""
+_LAST_PORT = 65_535
 LEAST_SECRET_BYTES = 32
 _LOCK_FILE = "owner.lock"
 
@@ -59,6 +60,7 @@ class ClusterOptions(TypedDict, total=False):
     deleters: int
     cluster_number: int
     replication_secret: bytes
+    port_range: tuple[int, int] | None
 
 
 def configured(
@@ -132,6 +134,10 @@ def _check_numbers(config: ClusterConfig) -> None:
     _check_least(1, sync_interval_ms=config.sync_interval_ms, deleters=config.deleters)
     _check_least(0, undelete_s=config.undelete_s, deletion_retry_s=config.deletion_retry_s)
     _check_least(0, max_active_transactions=config.max_active_transactions)
+    if config.port_range is not None:
+        first, last = config.port_range
+        if not 1 <= first <= last <= _LAST_PORT:
+            raise ValueError(f"port_range={config.port_range} must be within 1 to {_LAST_PORT}")
 
 
 def _check_least(least: int, **values: float) -> None:

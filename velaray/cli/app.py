@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 from pathlib import Path
@@ -108,6 +109,12 @@ def main() -> None:
     help="Give each actor a process of its own (the default), run all actors in a few processes, "
     "or do so and give busy topics processes of their own.",
 )
+@click.option(
+    "--port-range",
+    metavar="FIRST-LAST",
+    callback=lambda context, parameter, given: _port_range(given),
+    help="Ports for the processes of actors, two for each, such as 6700-6799. Default: any ports.",
+)
 @click.option("--local", is_flag=True, help="Run all actors in this process, without Ray.")
 @click.option(
     "--passivate-after",
@@ -178,6 +185,7 @@ def start(
     tunnel: bool,
     listeners: dict[str, str],
     placement: str | None,
+    port_range: tuple[int, int] | None,
     local: bool,
     passivate_after: float,
     partition_sync: str,
@@ -211,6 +219,7 @@ def start(
         undelete_s=undelete_window,
         deletion_retry_s=deletion_retry,
         deleters=deleters,
+        port_range=port_range,
     )
     try:
         cluster = _started(data, local, ray_address, placement, options)
@@ -274,6 +283,16 @@ def _listeners(given: tuple[str, ...]) -> dict[str, str]:
             raise click.BadParameter(f"listener {name} is given twice")
         found[name] = url
     return found
+
+
+def _port_range(given: str | None) -> tuple[int, int] | None:
+    """Parse FIRST-LAST."""
+    if given is None:
+        return None
+    found = re.fullmatch(r"(\d{1,5})-(\d{1,5})", given, re.ASCII)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]) <= 65_535:
+        raise click.BadParameter(f"{given!r}: write FIRST-LAST, such as 6700-6799")
+    return int(found[1]), int(found[2])
 
 
 def _on_stop_signals() -> int:
