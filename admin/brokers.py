@@ -115,7 +115,7 @@ async def runtime_configuration(request: web.Request) -> web.Response:
     found: dict[str, Any] = {
         "clusterName": config.name,
         "bindAddress": config.host,
-        "advertisedAddress": config.host,
+        "advertisedAddress": config.advertised,
         "brokerServiceUrl": clusters[config.name]["service_url"],
         "webServiceUrl": clusters[config.name]["admin_url"],
         "advertisedListeners": ",".join(f"{k}:{v}" for k, v in sorted(config.listeners.items())),

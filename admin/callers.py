@@ -76,7 +76,7 @@ def _check_body(request: web.Request) -> None:
 def _known_names(config: ClusterConfig) -> set[str]:
     """The host names that the operator configured for this cluster."""
     urls = [url for listed in config.listeners.values() for url in listed.split(",")]
-    return {config.host.lower(), *map(_hostname, urls)}
+    return {config.host.lower(), config.advertised.lower(), *map(_hostname, urls)}
 
 
 def _hostname(url: str) -> str:

@@ -44,7 +44,8 @@ async def lookup(request: web.Request) -> web.Response:
             "name it with a pulsar:// service URL",
         )
     proxy = Proxy(actor_system_of(request))
-    url = await proxy.locate(topic_of(request), at_home=means_home(request))
+    located = await proxy.locate(topic_of(request), at_home=means_home(request))
+    url = actor_system_of(request).config.seen_by_clients(located)
     return answer(
         {
             "brokerUrl": url,

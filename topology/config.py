@@ -53,7 +53,8 @@ class ClusterConfig:
     clusters are refused. ``hosts`` is the number of processes that the actors share, besides one
     for work in the background; 0: each actor has a process of its own. ``own_hosts`` is the number
     of further processes that busy topics may have for themselves. ``port_range`` is the first and
-    the last port that these processes listen on; None: any port.
+    the last port that these processes listen on; None: any port. ``advertise`` is the name or the
+    address by which clients reach ``host``; "": ``host`` itself.
     """
 
     data_dir: str
@@ -83,6 +84,7 @@ class ClusterConfig:
     hosts: int = 0
     own_hosts: int = 0
     port_range: tuple[int, int] | None = None
+    advertise: str = ""
 
     @property
     def number_base(self) -> int:
@@ -90,14 +92,23 @@ class ClusterConfig:
         return number_base(self.cluster_number)
 
     @property
+    def advertised(self) -> str:
+        """The host that clients connect to."""
+        return self.advertise or self.host
+
+    def seen_by_clients(self, url: str) -> str:
+        """The URL of an actor's process, with the host that clients connect to."""
+        return f"pulsar://{self.advertise}:{url.rpartition(':')[2]}" if self.advertise else url
+
+    @property
     def service_url(self) -> str:
         """The URL that clients connect to."""
-        return f"pulsar://{self.host}:{self.service_port}"
+        return f"pulsar://{self.advertised}:{self.service_port}"
 
     @property
     def admin_url(self) -> str:
         """The URL of the admin interface."""
-        return f"http://{self.host}:{self.admin_port}"
+        return f"http://{self.advertised}:{self.admin_port}"
 
     @property
     def ray_namespace(self) -> str:
@@ -121,6 +132,27 @@ def check_binding(host: str, auth: AuthSettings | None) -> None:
             f"{host} can be reached from other machines, and no token is configured: use "
             "127.0.0.1, or give --token-secret or --token-public-key"
         )
+
+
+class UnreachableAddressError(ValueError):
+    """Clients would be sent to an address that they can't connect to."""
+
+
+def check_advertised(host: str, advertise: str) -> None:
+    """Raise `UnreachableAddressError` if ``host`` stands for all addresses of the machine and no
+    name is advertised in its place, or if the advertised name is such an address."""
+    if _is_any(advertise or host):
+        raise UnreachableAddressError(
+            f"clients can't connect to {advertise or host}, which stands for all addresses of a "
+            "machine: give the name or the address by which they reach this one (--advertise)"
+        )
+
+
+def _is_any(host: str) -> bool:
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def is_loopback(host: str) -> bool:

@@ -106,27 +106,27 @@ class Cluster:
         cluster_number: int = 0,
         replication_secret: bytes = b"",
         port_range: tuple[int, int] | None = None,
+        advertise: str = "",
     ) -> Cluster:
         """Start a cluster whose journals are in ``data_dir``, and serve.
 
         Uses the Ray cluster of this process, else the one at ``ray_address``, else starts Ray on
         this machine with Ray's token authentication. Port 0 selects a free port. Replaces the
-        actors of an earlier start without data loss. Settings may differ at every start.
+        actors of an earlier start without data loss. Settings may differ at every start; those that
+        aren't explained here are explained with `ClusterConfig`.
 
         ``placement`` "shared" runs all actors in a few Ray actors, one for each core, instead of
         one for each; with "auto" a topic that takes much of one gets a Ray actor of its own.
         ``partition_sync`` "interval" acknowledges published messages after the write and syncs
-        every ``sync_interval_ms``: a power failure loses what was published since then.
-        ``max_active_transactions`` limits a coordinator's open transactions (0: no limit). A topic
-        can be undeleted for ``undelete_s`` seconds. ``deleters`` garbage collectors retry failed
-        deletions every ``deletion_retry_s``. Clusters that replicate to each other need different
-        names and numbers (0 to 2046), which data keeps, and a common secret. ``port_range`` is the
-        first and the last port for the processes of actors, two for each; None: any ports.
+        every ``sync_interval_ms``: a power failure loses what was published since then. Clusters
+        that replicate to each other need different names and numbers (0 to 2046), which data keeps,
+        and a common secret.
 
-        Raises `ValueError` for another ``placement`` or ``partition_sync``, and for numbers out of
+        Raises `ValueError` for another ``placement`` or ``partition_sync`` and for numbers out of
         range, `UnsafeBindingError` if the address isn't loopback and no token is configured,
-        `ClusterError` if the directory, the name on this Ray cluster or a port is in use, if the
-        data has another name or number, or if Ray has no token although this cluster needs it.
+        `UnreachableAddressError` if clients would be sent to 0.0.0.0, `ClusterError` if the
+        directory, the name on this Ray cluster or a port is in use, if the data has another name or
+        number, or if Ray has no token although this cluster needs it.
         """
         options = ClusterOptions(
             name=name,
@@ -147,6 +147,7 @@ class Cluster:
             cluster_number=cluster_number,
             replication_secret=replication_secret,
             port_range=port_range,
+            advertise=advertise,
         )
         hosts, own = _hosts(Placement(placement))
         config = configured(str(Path(data_dir).resolve()), hosts, options, own)

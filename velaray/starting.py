@@ -25,7 +25,13 @@ from velaray.journal.errors import JournalError
 from velaray.journal.files import JOURNALS, NUMBERS, FileStore
 from velaray.journal.private import make_private, private_opener, tighten
 from velaray.topology.actor_system import ActorSystem
-from velaray.topology.config import AuthSettings, ClusterConfig, PartitionSync, check_binding
+from velaray.topology.config import (
+    AuthSettings,
+    ClusterConfig,
+    PartitionSync,
+    check_advertised,
+    check_binding,
+)
 from velaray.topology.ownership import OtherCluster, Superseded, data_id_of, take_ownership
 from velaray.topology.ports import PortUnavailable, hold_ports
 
@@ -61,6 +67,7 @@ class ClusterOptions(TypedDict, total=False):
     cluster_number: int
     replication_secret: bytes
     port_range: tuple[int, int] | None
+    advertise: str
 
 
 def configured(
@@ -69,10 +76,13 @@ def configured(
     """The settings of a start, before it has an incarnation; port 0 becomes a free port.
 
     Raises `ValueError` for values out of range, `UnsafeBindingError` if the address isn't loopback
-    and no token is configured, `ClusterError` if there is no free port.
+    and no token is configured, `UnreachableAddressError` if clients would be sent to 0.0.0.0,
+    `ClusterError` if there is no free port.
     """
     values: dict[str, Any] = {**options}
     host = values.setdefault("host", "127.0.0.1")
+    check_binding(host, values.get("auth"))
+    check_advertised(host, values.get("advertise", ""))
     for name, port in (("service_port", 6650), ("admin_port", 8080)):
         values[name] = values.get(name, port) or free_port(host)
     values["listeners"] = _checked_listeners(values.get("listeners", {}))
@@ -86,7 +96,6 @@ def configured(
         own_hosts=own_hosts,
         **values,
     )
-    check_binding(config.host, config.auth)
     _check_numbers(config)
     _check_identity(config.cluster_number, config.replication_secret)
     return config

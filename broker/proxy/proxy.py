@@ -216,12 +216,15 @@ class ProxySession(Session):
                 response=pb.CommandLookupTopicResponse.Redirect,
                 brokerServiceUrl=network,
             )
+        tunnelled = self.config.tunnel or network is not None
+        if not (tunnelled or self.info.is_system):
+            url = self.config.seen_by_clients(url)
         return pb.CommandLookupTopicResponse(
             request_id=command.request_id,
             response=pb.CommandLookupTopicResponse.Connect,
             authoritative=True,
             brokerServiceUrl=url,
-            proxy_through_service_url=self.config.tunnel or network is not None,
+            proxy_through_service_url=tunnelled,
         )
 
     async def _network(self, topic: TopicName, listener: str) -> str | None:

@@ -125,7 +125,9 @@ def open_ray() -> Iterator[None]:
 def test_velaray_with_tokens_refuses_a_ray_without_tokens(data_dir: Path, host: str) -> None:
     auth = AuthSettings(secret=SECRET)
     with pytest.raises(ClusterError, match="RAY_AUTH_MODE=token"):
-        Cluster.start(data_dir, service_port=0, admin_port=0, host=host, auth=auth)
+        Cluster.start(
+            data_dir, service_port=0, admin_port=0, host=host, auth=auth, advertise="127.0.0.1"
+        )
 
 
 @pytest.mark.usefixtures("open_ray")

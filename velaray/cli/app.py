@@ -84,6 +84,12 @@ def main() -> None:
 )
 @click.option("--ray-address", help="Use this Ray cluster instead of starting Ray here.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--advertise",
+    default="",
+    metavar="NAME",
+    help="Name or address by which clients reach --host. Default: --host itself.",
+)
 @click.option("--token-secret", type=_FILE, help="Accept HS256 tokens signed with this key.")
 @click.option("--token-public-key", type=_FILE, help="Accept RS256 tokens for this PEM key.")
 @click.option(
@@ -186,6 +192,7 @@ def start(
     listeners: dict[str, str],
     placement: str | None,
     port_range: tuple[int, int] | None,
+    advertise: str,
     local: bool,
     passivate_after: float,
     partition_sync: str,
@@ -198,7 +205,7 @@ def start(
 ) -> None:
     """Start a cluster and run it until Ctrl-C or SIGTERM."""
     from velaray.starting import ClusterError, ClusterOptions
-    from velaray.topology.config import UnsafeBindingError
+    from velaray.topology.config import UnreachableAddressError, UnsafeBindingError
     from velaray.topology.ownership import OWNERSHIP_CHECK_S, Superseded
 
     options = ClusterOptions(
@@ -220,10 +227,11 @@ def start(
         deletion_retry_s=deletion_retry,
         deleters=deleters,
         port_range=port_range,
+        advertise=advertise,
     )
     try:
         cluster = _started(data, local, ray_address, placement, options)
-    except (ClusterError, UnsafeBindingError, OSError) as error:
+    except (ClusterError, UnsafeBindingError, UnreachableAddressError, OSError) as error:
         raise click.ClickException(str(error)) from error
     with cluster:
         stopped = _on_stop_signals()
