@@ -112,15 +112,14 @@ class Cluster:
 
         Uses the Ray cluster of this process, else the one at ``ray_address``, else starts Ray on
         this machine with Ray's token authentication. Port 0 selects a free port. Replaces the
-        actors of an earlier start without data loss. Settings may differ at every start; those that
-        aren't explained here are explained with `ClusterConfig`.
+        actors of an earlier start without data loss. Settings may differ at every start. The others
+        are explained with `ClusterConfig`.
 
         ``placement`` "shared" runs all actors in a few Ray actors, one for each core, instead of
         one for each; with "auto" a topic that takes much of one gets a Ray actor of its own.
         ``partition_sync`` "interval" acknowledges published messages after the write and syncs
         every ``sync_interval_ms``: a power failure loses what was published since then. Clusters
-        that replicate to each other need different names and numbers (0 to 2046), which data keeps,
-        and a common secret.
+        that replicate to each other need different names and numbers (0 to 2046), and one secret.
 
         Raises `ValueError` for another ``placement`` or ``partition_sync`` and for numbers out of
         range, `UnsafeBindingError` if the address isn't loopback and no token is configured,

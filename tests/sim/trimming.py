@@ -136,9 +136,9 @@ async def _judge_trim(cluster: Any, node: Any, event: Any) -> list[str]:
     """Nothing that a durable subscription hasn't acknowledged is trimmed, nor what retention
     keeps; never the current ledger."""
     store, journal = HistoryStore(cluster.disk), node.key.text()
+    state: PartitionState = await _state(store, node.key, PartitionMachine())
     if (await load_manifest(store, journal)).epoch != node.actor.runtime.journal.epoch:
         return []  # a superseded owner: what it writes is never read
-    state: PartitionState = await _state(store, node.key, PartitionMachine())
     listed = {info.ledger_id: info for info in node.actor.runtime.journal.ledgers}
     faults = []
     cluster.history.add("trimmed", journal=journal, ledgers=[t.ledger_id for t in event.ledgers])
