@@ -186,7 +186,7 @@ def digest_of_code() -> bytes:
 @pytest.mark.slow
 def test_fresh_seeds_are_sound() -> None:
     first = FRESH + int.from_bytes(digest_of_code()[:3], "big")
-    assert_sound(simulate("--first", str(first), "--seeds", "40"))
+    assert_sound(simulate("--first", str(first), "--seeds", "32"))
 
 
 @pytest.mark.slow
