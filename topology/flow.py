@@ -37,21 +37,16 @@ class Flow:
         self._speed: Speed | None = None
 
     def count(self, messages: int, size: int, now_ms: int, again: int = 0) -> None:
-        """Count messages and bytes, now."""
-        if not 0 <= now_ms - self._began < WINDOW_MS:
-            self._roll(now_ms)
-        self.messages += messages
-        self.bytes += size
-        self.again += again
-        self.last_ms = now_ms
-        total = self._total
-        if total is not None:
-            if not 0 <= now_ms - total._began < WINDOW_MS:
-                total._roll(now_ms)
-            total.messages += messages
-            total.bytes += size
-            total.again += again
-            total.last_ms = now_ms
+        """Count messages and bytes, now, here and in the total."""
+        flow: Flow | None = self
+        while flow is not None:
+            if not 0 <= now_ms - flow._began < WINDOW_MS:
+                flow._roll(now_ms)
+            flow.messages += messages
+            flow.bytes += size
+            flow.again += again
+            flow.last_ms = now_ms
+            flow = flow._total
 
     def speed(self, now_ms: int) -> Speed:
         """Over the last full window; before there is one, since the beginning."""

@@ -92,7 +92,7 @@ class PlacementTable:
         return host
 
     def _choose(self, key: ActorKey) -> str:
-        if key.kind is ActorKind.GARBAGE_COLLECTOR:
+        if key.kind is ActorKind.GARBAGE_COLLECTOR and BACKGROUND_HOST not in self._drained:
             return BACKGROUND_HOST
         return self._emptiest(set())
 

@@ -124,6 +124,12 @@ def test_a_drained_host_takes_no_actors_until_it_is_resumed() -> None:
     assert table.place(partition(20)) == "host/0"
 
 
+def test_a_drained_background_host_takes_no_garbage_collector() -> None:
+    table = PlacementTable(1)
+    table.drain(BACKGROUND_HOST)
+    assert table.place(ActorKey.of_garbage_collector(0)) == "host/0"
+
+
 class Actor(ActorBase):
     """Starts when it is told to."""
 
