@@ -24,7 +24,7 @@ class Host:
     """A running cluster, and what can be asked of it."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._namespace = cluster.config.ray_namespace
+        self._cluster = cluster
         self._chance = random.Random()
 
     def kill(self, prefix: str, part: str, without: str) -> dict[str, Any]:
@@ -34,10 +34,10 @@ class Host:
         def fits(name: str) -> bool:
             return part in name and not (without and without in name)
 
-        found = actor_of(prefix, self._namespace, self._chance, fits)
-        if found is None or not sigkill(found[1]):
+        found = actor_of(prefix, self._cluster, self._chance, fits)
+        if found is None or not sigkill(found.pid):
             return {}
-        return {"name": found[0], "pid": found[1]}
+        return {"killed": str(found)}
 
 
 def serve(name: str, number: int, folder: Path, secret: Path) -> None:

@@ -11,9 +11,7 @@ number, and nothing left in the backlog.
 from __future__ import annotations
 
 import argparse
-import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
@@ -30,7 +28,7 @@ from flights import Flight, flights
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
-from under_fire import quiet_clients
+from under_fire import Victim, actor_of, isolate, quiet_clients, sigkill, victims
 
 import velaray
 from velaray.cluster import Cluster
@@ -171,28 +169,25 @@ class Sniper(threading.Thread):
 
     def _shoot(self, target: str) -> None:
         if target == "worker":
-            self._report("a worker", self._workers.kill_one(self._chance))
+            self._report(Victim("a worker", self._workers.kill_one(self._chance)))
             return
-        running = self._watch()
-        victims = [key for key in running if key.startswith(target)]
-        if victims:
-            key = self._chance.choice(victims)
-            os.kill(running[key], signal.SIGKILL)
-            self._dead[key] = running[key]
-            self._report(key, running[key])
+        self._watch()
+        found = actor_of(target, self._cluster, self._chance)
+        if found is not None and sigkill(found.pid):
+            self._dead[found.name] = found.pid
+            self._report(found)
 
-    def _report(self, what: str, pid: int) -> None:
+    def _report(self, killed: Victim) -> None:
         self._progress.kills += 1
-        console.print(f"[red]SIGKILL[/] {what} (process {pid})")
+        console.print(f"[red]SIGKILL[/] {killed}")
 
-    def _watch(self) -> dict[str, int]:
-        """The processes of the actors that answer now; counts those that came back."""
-        running = {each["key"]: each["pid"] for each in self._cluster.actors()}
-        for key, pid in list(self._dead.items()):
-            if running.get(key, pid) != pid:
-                del self._dead[key]
+    def _watch(self) -> None:
+        """Count the killed actors that came back."""
+        running = {each.name: each.pid for each in victims(self._cluster)}
+        for name, pid in list(self._dead.items()):
+            if running.get(name, pid) != pid:
+                del self._dead[name]
                 self._progress.recoveries += 1
-        return running
 
 
 def publish(service_url: str, every: list[Flight], progress: Progress, seconds: float) -> None:
@@ -292,7 +287,9 @@ def run(options: argparse.Namespace, folder: Path) -> bool:
     progress = Progress(len(every))
     with Cluster.start(folder / "data", service_port=0, admin_port=0) as cluster:
         console.print(f"cluster at {cluster.service_url}, journals in {folder / 'data'}")
-        velaray.Admin(cluster.admin_url).create_topic(TOPIC, partitions=PARTITIONS)
+        admin = velaray.Admin(cluster.admin_url)
+        admin.create_topic(TOPIC, partitions=PARTITIONS)
+        isolate(admin, TOPIC)
         workers = Workers(cluster.service_url, folder)
         for _ in range(WORKERS):
             workers.start()

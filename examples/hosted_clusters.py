@@ -48,16 +48,16 @@ class HostedCluster:
         """Its admin interface."""
         return velaray.Admin(self.admin_url)
 
-    def kill(self, prefix: str, part: str = "", without: str = "") -> tuple[str, int] | None:
-        """SIGKILL a living actor whose name begins with ``prefix``, has ``part`` in it and not
-        ``without``; its name and process, None if there is none just now."""
+    def kill(self, prefix: str, part: str = "", without: str = "") -> str | None:
+        """SIGKILL the process of a living actor whose name begins with ``prefix``, has ``part`` in
+        it and not ``without``; says which, None if there is none just now."""
         with self._lock:
             assert self._process.stdin is not None
             asked = {"prefix": prefix, "part": part, "without": without}
             self._process.stdin.write(json.dumps(asked) + "\n")
             self._process.stdin.flush()
             found = self._answer()
-        return (found["name"], found["pid"]) if found else None
+        return found.get("killed")
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -109,8 +109,8 @@ class Kill(NamedTuple):
     kind: str
     cluster: HostedCluster
 
-    def shoot(self, tenant: str) -> tuple[str, int] | None:
-        """Kill one of them; None if there is none just now."""
+    def shoot(self, tenant: str) -> str | None:
+        """Kill one of them, and say which; None if there is none just now."""
         prefix, part, without = _VICTIMS[self.kind]
         return self.cluster.kill(prefix.format(tenant=tenant), part, without)
 

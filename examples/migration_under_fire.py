@@ -33,7 +33,7 @@ from migration_load import Load, Published
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
-from under_fire import quiet_clients, wait_for
+from under_fire import isolate, quiet_clients, wait_for
 
 import velaray
 
@@ -138,10 +138,9 @@ def shoot(run: Run, kill: Kill) -> bool:
     found = kill.shoot(TENANT)
     if found is None:
         return False
-    name, pid = found
     run.kills[kill.kind] += 1
-    name = name.replace(f"/{NAMESPACE}", "")
-    console.print(f"[red]SIGKILL[/] {name} in cluster {kill.cluster.name} (process {pid})")
+    found = found.replace(f"/{NAMESPACE}", "")
+    console.print(f"[red]SIGKILL[/] cluster {kill.cluster.name}: {found}")
     return True
 
 
@@ -170,6 +169,7 @@ def make_tenant(admin: velaray.Admin, clusters: Sequence[str]) -> None:
     admin.create_namespace(NAMESPACE)
     admin.set_policy(NAMESPACE, "retention", FOR_EVER)
     admin.create_topic(TOPIC, partitions=PARTITIONS)
+    isolate(admin, TOPIC)
 
 
 def move(run: Run, clusters: Mapping[str, HostedCluster], options: argparse.Namespace) -> bool:

@@ -33,7 +33,7 @@ from flights import delay_of, rows
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
-from under_fire import actor_of, exists, quiet_clients, sigkill, wait_for
+from under_fire import Victim, actor_of, exists, isolate, quiet_clients, sigkill, wait_for
 
 import velaray
 from velaray.cluster import Cluster
@@ -191,14 +191,14 @@ class Sniper(threading.Thread):
 
     def __init__(
         self,
-        namespace: str,
+        cluster: Cluster,
         spark_folder: str,
         driver: Driver,
         figures: Figures,
         options: argparse.Namespace,
     ) -> None:
         super().__init__(daemon=True)
-        self._namespace = namespace
+        self._cluster = cluster
         self._spark_folder = spark_folder
         self._driver = driver
         self._figures = figures
@@ -226,25 +226,25 @@ class Sniper(threading.Thread):
             if self._figures.batches <= batch and time.monotonic() < time_s:
                 return False
         found = self._victim(kind)
-        if found is None or not sigkill(found[1]):
+        if found is None or not sigkill(found.pid):
             return False
         if kind in OF_SPARK:
             self._quiet_until = (self._figures.batches, time.monotonic() + NEXT_BATCH_S)
         self._figures.kills[kind] += 1
         at = time.monotonic() - self._figures.began
-        console.print(f"{at:5.1f} s [red]SIGKILL[/] {found[0]} (process {found[1]})")
+        console.print(f"{at:5.1f} s [red]SIGKILL[/] {found}")
         return True
 
-    def _victim(self, kind: str) -> tuple[str, int] | None:
+    def _victim(self, kind: str) -> Victim | None:
         if kind not in OF_SPARK:
-            return actor_of(kind, self._namespace, self._chance)
+            return actor_of(kind, self._cluster, self._chance)
         pids = self._driver.pids if kind == "driver" else executors(self._spark_folder)
         alive = [pid for pid in pids if exists(pid)]
         if not alive:
             return None
         pid = self._chance.choice(alive)
         name = {"executor": "an executor"}.get(kind)
-        return name or ("the driver" if pid == pids[0] else "the driver's JVM"), pid
+        return Victim(name or ("the driver" if pid == pids[0] else "the driver's JVM"), pid)
 
 
 class Watcher(threading.Thread):
@@ -412,7 +412,7 @@ def process(
     driver = Driver(task, folder, figures)
     watcher = Watcher(cluster.service_url, checkpoint, figures)
     publisher = Publisher(task, every, figures, options)
-    sniper = Sniper(cluster.config.ray_namespace, spark.folder, driver, figures, options)
+    sniper = Sniper(cluster, spark.folder, driver, figures, options)
     with Live(console=console, get_renderable=figures.table, refresh_per_second=4):
         for thread in (driver, watcher, publisher):
             thread.start()
@@ -450,6 +450,7 @@ def run(options: argparse.Namespace, folder: Path) -> bool:
         admin = velaray.Admin(cluster.admin_url)
         for topic, partitions in PARTITIONS.items():
             admin.create_topic(topic, partitions=partitions)
+        isolate(admin, DELAYS)
         # What no subscription waits for may be trimmed away.
         admin.create_subscription(DELAYS, "auditor", velaray.MessageId.earliest)
         admin.create_subscription(FLIGHTS, "auditor", velaray.MessageId.earliest)

@@ -28,7 +28,7 @@ from flights import Flight, flights
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
-from under_fire import actor_of, exists, quiet_clients, sigkill, wait_for
+from under_fire import Victim, actor_of, exists, isolate, quiet_clients, sigkill, wait_for
 
 import velaray
 from velaray.cluster import Cluster
@@ -136,7 +136,7 @@ class Sniper(threading.Thread):
         self, cluster: Cluster, run: TransformRun, figures: Figures, kills: int, pause_s: float
     ) -> None:
         super().__init__(daemon=True)
-        self._namespace = cluster.config.ray_namespace
+        self._cluster = cluster
         self._run = run
         self._figures = figures
         self._kills = kills
@@ -160,19 +160,16 @@ class Sniper(threading.Thread):
         if kind == "worker":
             found = self._worker()
         else:
-            found = actor_of(kind, self._namespace, self._chance)
-        if found is None:
-            return False
-        name, pid = found
-        if not sigkill(pid):
+            found = actor_of(kind, self._cluster, self._chance)
+        if found is None or not sigkill(found.pid):
             return False
         self._figures.kills[kind] += 1
-        console.print(f"[red]SIGKILL[/] {name} (process {pid})")
+        console.print(f"[red]SIGKILL[/] {found}")
         return True
 
-    def _worker(self) -> tuple[str, int] | None:
+    def _worker(self) -> Victim | None:
         pids = [pid for pid in self._run.progress().workers if exists(pid)]
-        return ("a worker", self._chance.choice(pids)) if pids else None
+        return Victim("a worker", self._chance.choice(pids)) if pids else None
 
 
 def publish(service_url: str, every: list[Flight], figures: Figures, seconds: float) -> None:
@@ -298,11 +295,12 @@ def run(options: argparse.Namespace, folder: Path) -> bool:
     every = list(islice(flights(), options.flights))
     with Cluster.start(folder / "data", service_port=0, admin_port=0) as cluster:
         console.print(f"cluster at {cluster.service_url}, journals in {folder / 'data'}")
+        admin = velaray.Admin(cluster.admin_url)
         for topic, partitions in PARTITIONS.items():
-            admin = velaray.Admin(cluster.admin_url)
             admin.create_topic(topic, partitions=partitions)
             if topic != FLIGHTS:  # what no subscription waits for may be trimmed away
                 admin.create_subscription(topic, "auditor", velaray.MessageId.earliest)
+        isolate(admin, DELAYS)
         good = process(cluster, every, options, Figures(len(every)))
         left = backlog(cluster.admin_url)
         console.print(f"backlog {left}")

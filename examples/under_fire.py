@@ -9,12 +9,19 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import ray
+import velaray
+from velaray.cluster import Cluster
 
 GONE_S = 5.0
+
+
+def isolate(admin: velaray.Admin, topic: str) -> None:
+    """Give partitions of a topic hosts of their own, as many as there are: killing such a host ends
+    one partition and its subscriptions, and killing a shared one ends many actors."""
+    admin.policies.set_on(topic, "isolation", "dedicated")
 
 
 def quiet_clients() -> None:
@@ -51,23 +58,42 @@ def sigkill(pid: int) -> bool:
     return wait_for(lambda: not exists(pid), GONE_S)
 
 
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """Something that runs, such as an actor of a cluster, and its process."""
+
+    name: str
+    pid: int
+    host: str = ""
+    """The host that runs an actor; "": the process is its own."""
+    actors: int = 1
+    """The number of actors that this process runs."""
+
+    def __str__(self) -> str:
+        if not self.host:
+            return f"{self.name} (process {self.pid})"
+        return f"{self.name} in {self.host} (actors: {self.actors}, process {self.pid})"
+
+
+def victims(cluster: Cluster) -> list[Victim]:
+    """The actors of a cluster that answer now."""
+    found = []
+    hosts = {}
+    for each in cluster.actors():
+        if "actors" in each:
+            hosts[each["pid"]] = each
+        else:
+            host = hosts.get(each["pid"], {"key": "", "actors": [each["key"]]})
+            found.append(Victim(each["key"], each["pid"], host["key"], len(host["actors"])))
+    return found
+
+
 def actor_of(
     kind: str,
-    namespace: str,
+    cluster: Cluster,
     chance: random.Random,
     fits: Callable[[str], bool] = lambda name: True,
-) -> tuple[str, int] | None:
-    """Name and process of a cluster's actor of a kind that has just answered, so it lives; of those
-    whose name ``fits``."""
-    named = ray.util.list_named_actors(all_namespaces=True)
-    names = [each["name"] for each in named if each["namespace"] == namespace]
-    names = [name for name in names if name.startswith(kind) and fits(name)]
-    if not names:
-        return None
-    name = chance.choice(names)
-    try:
-        handle = ray.get_actor(name, namespace)
-        report: Any = ray.get(handle.describe.remote(), timeout=2.0)
-    except (ValueError, ray.exceptions.RayError):
-        return None  # it is being restarted
-    return name, report["pid"]
+) -> Victim | None:
+    """An actor of a kind, of those whose name ``fits``; None if none answers now."""
+    found = [each for each in victims(cluster) if each.name.startswith(kind) and fits(each.name)]
+    return chance.choice(found) if found else None

@@ -94,7 +94,7 @@ class Cluster:
         auth: AuthSettings | None = None,
         tunnel: bool = False,
         listeners: Mapping[str, str] | None = None,
-        placement: str = "dedicated",
+        placement: str = "auto",
         passivate_after_s: float = 300.0,
         partition_sync: str = "always",
         sync_interval_ms: int = 1000,
@@ -115,8 +115,8 @@ class Cluster:
         actors of an earlier start without data loss. Settings may differ at every start. The others
         are explained with `ClusterConfig`.
 
-        ``placement`` "shared" runs all actors in a few Ray actors, one for each core, instead of
-        one for each; with "auto" a topic that takes much of one gets a Ray actor of its own.
+        ``placement`` "auto" runs the actors in a few Ray actors, one for each core, and gives a
+        busy topic one of its own; "shared" does the former only; "dedicated" gives each actor one.
         ``partition_sync`` "interval" acknowledges published messages after the write and syncs
         every ``sync_interval_ms``: a power failure loses what was published since then. Clusters
         that replicate to each other need different names and numbers (0 to 2046), and one secret.
@@ -321,15 +321,24 @@ def _stop_order(name: str) -> int:
 def _stop_hosts(config: ClusterConfig) -> None:
     """Stop the actors of all hosts, kind by kind, then the hosts and the directory."""
     names = [name for name in _names(config.ray_namespace) if name.startswith(HOST_PREFIX)]
-    for kind in _STOP_ORDER[1:] if names else ():
-        for name in names:
-            with suppress(ValueError, GetTimeoutError, RayActorError, RayTaskError):
-                host = ray.get_actor(name, config.ray_namespace)
-                ray.get(host.stop_kind.remote(kind), timeout=_REPORT_TIMEOUT_S)
+    answering = names
+    for kind in _STOP_ORDER[1:]:
+        answering = [name for name in answering if _stops_kind(name, config.ray_namespace, kind)]
     for name in names:
         _stop_actor(name, config.ray_namespace)
     with suppress(ValueError):
         ray.kill(ray.get_actor(DIRECTORY, config.ray_namespace))
+
+
+def _stops_kind(name: str, namespace: str, kind: str) -> bool:
+    """Stop the actors of a kind in a host; False if the host doesn't answer: it hangs."""
+    with suppress(ValueError, RayActorError, RayTaskError):
+        host = ray.get_actor(name, namespace)
+        try:
+            ray.get(host.stop_kind.remote(kind), timeout=_REPORT_TIMEOUT_S)
+        except GetTimeoutError:
+            return False
+    return True
 
 
 def _stop_actor(name: str, namespace: str) -> None:

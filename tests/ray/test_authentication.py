@@ -49,10 +49,12 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def running(auth: AuthSettings | None = None) -> Iterator[Cluster]:
+def running(auth: AuthSettings | None = None, placement: str = "auto") -> Iterator[Cluster]:
     with (
         tempfile.TemporaryDirectory(prefix="vr-") as folder,
-        Cluster.start(folder, service_port=0, admin_port=0, auth=auth) as cluster,
+        Cluster.start(
+            folder, service_port=0, admin_port=0, auth=auth, placement=placement
+        ) as cluster,
     ):
         yield cluster
 
@@ -92,7 +94,7 @@ def test_only_drivers_with_the_token_can_connect_to_a_ray_started_by_velaray(hom
 
 
 def test_no_call_of_an_actor_returns_a_secret() -> None:
-    with running(AuthSettings(secret=SECRET)) as cluster:
+    with running(AuthSettings(secret=SECRET), "dedicated") as cluster:
         proxy = ray.get_actor(PROXY, cluster.config.ray_namespace)
         handle = velaray.handle("t")
         answers = ray.get(

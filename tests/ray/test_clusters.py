@@ -87,24 +87,34 @@ def test_leftovers_of_a_driver_are_replaced(nodes: RayNodes, data_dir: Path) -> 
         client.close()
 
 
-def test_transactions_survive_a_restart_of_the_cluster(nodes: RayNodes, data_dir: Path) -> None:
-    with Cluster.start(data_dir, service_port=0, admin_port=0, name="stops") as first:
+@pytest.mark.parametrize("placement", ["dedicated", "auto"])
+def test_transactions_survive_a_restart_of_the_cluster(
+    nodes: RayNodes, data_dir: Path, placement: str
+) -> None:
+    with Cluster.start(
+        data_dir, service_port=0, admin_port=0, name="stops", placement=placement
+    ) as first:
         with Client(first.service_url) as client, client.transaction() as committed:
             client.create_producer("t").send(b"kept", txn=committed)
-        assert names(first, "coordinator/")
+        assert actors(first, "coordinator")
     assert not names(first, "")
     with (
-        Cluster.start(data_dir, service_port=0, admin_port=0, name="stops") as second,
+        Cluster.start(
+            data_dir, service_port=0, admin_port=0, name="stops", placement=placement
+        ) as second,
         Client(second.service_url) as client,
     ):
         reader = client.create_reader("t", MessageId.earliest)
         assert reader.read_next(timeout_millis=60_000).data() == b"kept"
 
 
-def test_a_hanging_actor_does_not_prevent_a_cluster_from_stopping(
-    nodes: RayNodes, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("placement", ["dedicated", "auto"])
+def test_a_hanging_process_does_not_prevent_a_cluster_from_stopping(
+    nodes: RayNodes, data_dir: Path, monkeypatch: pytest.MonkeyPatch, placement: str
 ) -> None:
-    cluster = Cluster.start(data_dir, service_port=0, admin_port=0, name="hangs")
+    cluster = Cluster.start(
+        data_dir, service_port=0, admin_port=0, name="hangs", placement=placement
+    )
     client = quiet_client(cluster.service_url)
     client.create_producer("t").send(b"0")
     (hanging,) = actors(cluster, "partition")
@@ -113,12 +123,17 @@ def test_a_hanging_actor_does_not_prevent_a_cluster_from_stopping(
     os.kill(hanging["pid"], signal.SIGSTOP)
     cluster.stop()
     wait_until(lambda: not names(cluster, ""), "every actor is gone")
-    Cluster.start(data_dir, service_port=0, admin_port=0, name="hangs").stop()
+    Cluster.start(data_dir, service_port=0, admin_port=0, name="hangs", placement=placement).stop()
 
 
 def test_a_restarted_actor_without_users_stops(nodes: RayNodes, data_dir: Path) -> None:
     with Cluster.start(
-        data_dir, service_port=0, admin_port=0, name="unneeded", passivate_after_s=3.0
+        data_dir,
+        service_port=0,
+        admin_port=0,
+        name="unneeded",
+        passivate_after_s=3.0,
+        placement="dedicated",
     ) as cluster:
         client = quiet_client(cluster.service_url)
         client.create_producer("t").send(b"0")

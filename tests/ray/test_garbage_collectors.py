@@ -55,7 +55,9 @@ def stored(cluster: Cluster) -> int:
 
 
 def test_enqueued_ledgers_are_deleted_after_any_kill(nodes: RayNodes, data_dir: Path) -> None:
-    with Cluster.start(data_dir, service_port=0, admin_port=0, name="deletes") as first:
+    with Cluster.start(
+        data_dir, service_port=0, admin_port=0, placement="dedicated", name="deletes"
+    ) as first:
         drop_from_manifest(first, 3)
         before = stored(first)
         (collector,) = actors(first, "deleter")  # it has just begun to subscribe
@@ -67,14 +69,18 @@ def test_enqueued_ledgers_are_deleted_after_any_kill(nodes: RayNodes, data_dir: 
         before = stored(first)
         (collector,) = actors(first, "deleter")
         os.kill(collector["pid"], signal.SIGKILL)
-    with Cluster.start(data_dir, service_port=0, admin_port=0, name="deletes") as second:
+    with Cluster.start(
+        data_dir, service_port=0, admin_port=0, placement="dedicated", name="deletes"
+    ) as second:
         wait_until(lambda: unlisted(second) == 0, "what was left is done")
         assert stored(second) <= before
 
 
 def test_a_collector_of_an_earlier_start_is_not_reused(nodes: RayNodes, data_dir: Path) -> None:
     """By its name Ray still knows it, and has it leave later, for ever."""
-    first = Cluster.start(data_dir, service_port=0, admin_port=0, name="deletes")
+    first = Cluster.start(
+        data_dir, service_port=0, admin_port=0, placement="dedicated", name="deletes"
+    )
     drop_from_manifest(first, 2)
     (collector,) = actors(first, "deleter")
     os.kill(collector["pid"], signal.SIGSTOP)

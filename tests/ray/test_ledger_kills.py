@@ -54,7 +54,9 @@ def cluster(nodes: RayNodes, data_dir: Path, monkeypatch: pytest.MonkeyPatch) ->
     hurried = partial(ClusterConfig, maintenance_s=1.0)
     monkeypatch.setattr(starting, "ClusterConfig", hurried)
     settings = {"deletion_retry_s": 5.0, "deleters": 2}
-    with Cluster.start(data_dir, service_port=0, admin_port=0, **settings) as cluster:
+    with Cluster.start(
+        data_dir, service_port=0, admin_port=0, placement="dedicated", **settings
+    ) as cluster:
         yield cluster
 
 

@@ -39,7 +39,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cluster(nodes: RayNodes, data: Path) -> Iterator[Cluster]:
     """A velaray cluster on those nodes."""
-    with Cluster.start(data, service_port=0, admin_port=0) as cluster:
+    with Cluster.start(data, service_port=0, admin_port=0, placement="dedicated") as cluster:
         yield cluster
 
 

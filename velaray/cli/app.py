@@ -112,8 +112,8 @@ def main() -> None:
 @click.option(
     "--placement",
     type=click.Choice(["dedicated", "shared", "auto"]),
-    help="Give each actor a process of its own (the default), run all actors in a few processes, "
-    "or do so and give busy topics processes of their own.",
+    help="auto (the default) runs the actors in a few processes and gives busy topics processes of "
+    "their own; shared runs them in a few processes only; dedicated gives each actor a process.",
 )
 @click.option(
     "--port-range",
@@ -268,7 +268,7 @@ def _started(
     _require_ray()
     from velaray.cluster import Cluster
 
-    placement = placement or "dedicated"
+    placement = placement or "auto"
     return Cluster.start(data, ray_address=ray_address, placement=placement, **options)
 
 
