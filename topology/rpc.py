@@ -44,6 +44,9 @@ KEEP_ALIVE_S = 10.0
 """Seconds between two keep-alives of one end of a connection."""
 SILENT_TURNS = 3
 """An end cuts the connection after this many periods of `KEEP_ALIVE_S` without any data."""
+_READ_SIZE = 4 << 10
+"""The bytes of a connection's buffer for incoming messages, which grows with the messages: many
+connections are quiet."""
 
 
 class RpcConnectionClosed(ConnectionError):
@@ -117,9 +120,12 @@ class RpcConnection(asyncio.Protocol):
         actor: str = "",
         peer: RpcPeer | None = None,
         acceptor: Acceptor | None = None,
+        *,
+        keeps_alive: bool = True,
     ) -> None:
         """A caller's end has the ``actor`` that it calls and the ``peer`` that handles messages.
-        An accepted end gets both from the hello."""
+        An accepted end gets both from the hello. ``keeps_alive`` is needless within a process,
+        whose ends can't be lost silently."""
         self._key = key
         self._actor = actor
         self._peer = peer
@@ -128,9 +134,9 @@ class RpcConnection(asyncio.Protocol):
         self._trusted = acceptor is None
         self._transport: asyncio.Transport | None = None
         self._unpacker = msgpack.Unpacker(
-            raw=False, strict_map_key=False, max_buffer_size=MAX_FRAME
+            raw=False, strict_map_key=False, max_buffer_size=MAX_FRAME, read_size=_READ_SIZE
         )
-        self._packer = msgpack.Packer(use_bin_type=True)
+        self._keeps_alive = keeps_alive
         self._outgoing: list[bytes] = []
         self._flush_scheduled = False
         self._requests: dict[int, asyncio.Future[Any]] = {}
@@ -145,7 +151,8 @@ class RpcConnection(asyncio.Protocol):
         """Called by asyncio."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._look_again()
+        if self._keeps_alive:
+            self._look_again()
         if self._acceptor is None:
             self._send([_HELLO, self._key, self._actor])
         elif self._acceptor.connections.ended:
@@ -294,7 +301,7 @@ class RpcConnection(asyncio.Protocol):
 
     def _send(self, message: list[Any]) -> None:
         if not self.closed:
-            self._send_bytes(self._packer.pack(message))
+            self._send_bytes(encode(message))
 
     def _send_bytes(self, message: bytes) -> None:
         if self.closed:

@@ -57,7 +57,8 @@ def connect_here(listener: RpcListener, actor: str, peer: RpcPeer, key: bytes) -
     connect`.
     """
     loop = asyncio.get_running_loop()
-    near, far = RpcConnection(key, actor, peer), RpcConnection(key, acceptor=listener)
+    near = RpcConnection(key, actor, peer, keeps_alive=False)
+    far = RpcConnection(key, acceptor=listener, keeps_alive=False)
     ends = _Pipe(loop, near), _Pipe(loop, far)
     ends[0].other, ends[1].other = ends[1], ends[0]
     far.connection_made(ends[1])

@@ -169,6 +169,7 @@ class ReplicationKeeper:
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
         self._kept: dict[str, Kept] = {}
+        self._replicates = asyncio.Event()
         self._dropping: dict[str, asyncio.Task[None]] = {}
         self._received: dict[str, Received] = {}
         self._closed = False
@@ -199,6 +200,7 @@ class ReplicationKeeper:
             backoff = self._partition.actor_system.backoff()
             kept = Kept(self, remote, backoff, earliest=bool(told.get("from_earliest")))
             self._kept[name] = kept
+            self._replicates.set()
             kept.task = self._partition.spawn(self._run(kept))
         there = self._partition.runtime.state.subscriptions
         stale = {name.removeprefix(REPLICATOR_PREFIX) for name in there if _is_ours(name)}
@@ -227,6 +229,8 @@ class ReplicationKeeper:
 
     def _drop(self, name: str) -> None:
         kept = self._kept.pop(name, None)
+        if not self._kept:
+            self._replicates.clear()
         if kept is not None and kept.task is not None:
             kept.task.cancel()
         if name not in self._dropping:
@@ -280,6 +284,7 @@ class ReplicationKeeper:
     async def follow(self) -> None:
         """Notify replicators of subscriptions with new progress, until cancelled."""
         while True:
+            await self.replicates()
             await asyncio.sleep(SYNC_S)
             for all_of_them in (False, True):
                 wanting = [
@@ -312,6 +317,11 @@ class ReplicationKeeper:
     def connected(self) -> set[str]:
         """The clusters whose replicators are connected."""
         return {name for name, kept in self._kept.items() if kept.connected}
+
+    async def replicates(self) -> None:
+        """Return when the topic is replicated to some cluster: a topic that isn't has nothing to
+        look after, and takes no time."""
+        await self._replicates.wait()
 
     def settings(self) -> dict[str, Remote]:
         """The clusters that the topic is replicated to, by name."""

@@ -111,6 +111,9 @@ class Replicators(Protocol):
         """The clusters whose replicators are connected."""
         ...
 
+    async def replicates(self) -> None:
+        """Return when the topic is replicated to some cluster."""
+
     def settings(self) -> dict[str, Remote]:
         """The clusters that the topic is replicated to, by name."""
         ...
@@ -135,6 +138,9 @@ class SnapshotKeeper:
     async def run(self) -> None:
         """Run until cancelled."""
         while True:
+            if not self._replication.settings():
+                self._caches.clear()
+            await self._replication.replicates()
             await asyncio.sleep(SNAPSHOT_S)
             with suppress(*TRANSIENT_OR_STORE):  # the next round retries
                 await self.once()
