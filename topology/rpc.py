@@ -1,9 +1,9 @@
 """RPC connections between two actors, with request ids and batching.
 
-A connection carries a stream of msgpack values. Either end may send requests, which have one answer
-each, and notices, which have none. Messages arrive in the order in which they are sent. A
-connection begins with a hello: the cluster's key and the actor that the caller means. Everything
-that an end sends during one turn of the event loop leaves in one write.
+A connection carries a stream of msgpack values (`velaray.topology.frames`). Either end may send
+requests, which have one answer each, and notices, which have none. Messages arrive in the order in
+which they are sent. A connection begins with a hello: the cluster's key and the actor that the
+caller means. Everything that an end sends during one turn of the event loop leaves in one write.
 
 Requests and notices (`velaray.topology.messages`) are checked when they arrive. A request of the
 wrong shape is refused with INVALID; a notice of the wrong shape closes the connection.
@@ -21,12 +21,11 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import Any, Protocol
 
-import msgpack
-
 from velaray.actors.machine import Reason
 from velaray.actors.runtime import Stopped
 from velaray.events.portable import PortableError
 from velaray.journal.errors import JournalError, StorageFull
+from velaray.topology.frames import FrameReader, frame
 from velaray.topology.messages import (
     Codec,
     Message,
@@ -40,13 +39,12 @@ from velaray.topology.open_connections import OpenConnections
 
 _HELLO, _REQUEST, _RESPONSE, _NOTICE, _ALIVE = range(5)
 MAX_FRAME = 64 << 20
+MAX_HELLO = 64 << 10
+"""The largest frame in bytes; before the hello anybody may send."""
 KEEP_ALIVE_S = 10.0
 """Seconds between two keep-alives of one end of a connection."""
 SILENT_TURNS = 3
 """An end cuts the connection after this many periods of `KEEP_ALIVE_S` without any data."""
-_READ_SIZE = 4 << 10
-"""The bytes of a connection's buffer for incoming messages, which grows with the messages: many
-connections are quiet."""
 
 
 class RpcConnectionClosed(ConnectionError):
@@ -133,9 +131,7 @@ class RpcConnection(asyncio.Protocol):
         self._served: Served | None = None
         self._trusted = acceptor is None
         self._transport: asyncio.Transport | None = None
-        self._unpacker = msgpack.Unpacker(
-            raw=False, strict_map_key=False, max_buffer_size=MAX_FRAME, read_size=_READ_SIZE
-        )
+        self._incoming = FrameReader(MAX_FRAME if acceptor is None else MAX_HELLO)
         self._keeps_alive = keeps_alive
         self._outgoing: list[bytes] = []
         self._flush_scheduled = False
@@ -175,7 +171,7 @@ class RpcConnection(asyncio.Protocol):
                     RpcConnectionClosed("the RPC connection broke before the answer came")
                 )
         self._requests.clear()
-        del self._unpacker  # its buffer may be large, and this object may be collected much later
+        del self._incoming  # its buffer may be large, and this object may be collected much later
         for task in self._answering:
             task.cancel()
         if self._peer is not None:
@@ -201,15 +197,9 @@ class RpcConnection(asyncio.Protocol):
         """Called by asyncio."""
         self._silent = 0
         try:
-            self._unpacker.feed(data)
-            for message in self._unpacker:
+            for message in self._incoming.feed(data):
                 self._on_message(message)
-        except (
-            msgpack.exceptions.UnpackException,
-            msgpack.exceptions.BufferFull,
-            ValueError,
-            TypeError,
-        ):
+        except (ValueError, TypeError):
             self.close()
 
     def _on_message(self, message: list[Any]) -> None:
@@ -239,6 +229,7 @@ class RpcConnection(asyncio.Protocol):
         self._actor, self._served, self._peer = actor, served, served.peer
         served.connections.add(self)
         self._trusted = True
+        self._incoming.limit = MAX_FRAME
 
     def _on_notice(self, data: bytes) -> None:
         assert self._peer is not None
@@ -301,9 +292,9 @@ class RpcConnection(asyncio.Protocol):
 
     def _send(self, message: list[Any]) -> None:
         if not self.closed:
-            self._send_bytes(encode(message))
+            self._send_frame(frame(message))
 
-    def _send_bytes(self, message: bytes) -> None:
+    def _send_frame(self, message: bytes) -> None:
         if self.closed:
             return
         self._outgoing.append(message)
@@ -319,7 +310,7 @@ class RpcConnection(asyncio.Protocol):
 
     def tell(self, notice: Message) -> None:
         """Send a notice. It is lost if the connection breaks."""
-        self._send_bytes(encode((_NOTICE, encode(notice))))
+        self._send_frame(frame((_NOTICE, encode(notice))))
 
     async def ask(self, request: Request[ReplyT], timeout: float | None = 30.0) -> ReplyT:
         """Send a request and return the answer.

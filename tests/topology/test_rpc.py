@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from velaray.topology import rpc
+from velaray.topology.frames import frame
 from velaray.topology.messages import Codec, Message, Request
 from velaray.topology.rpc import RpcConnection, RpcConnectionClosed, connect
 from velaray.topology.rpc_server import RpcListener, RpcServer
@@ -173,13 +174,13 @@ def test_a_connection_that_is_accepted_while_the_listener_ends_is_cut(
 def test_a_closed_connection_keeps_no_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rpc, "KEEP_ALIVE_S", 10.0)
     size = 8 << 20
-    unfinished = b"\xc6" + size.to_bytes(4, "big") + bytes(size - 1)
+    unfinished = size.to_bytes(4, "big") + bytes(size - 1)
 
     async def scenario() -> None:
-        listener = RpcListener(KEY)
+        listener = serve(Peer())._listener
         port = await listener.open(HOST)
         _, writer = await asyncio.open_connection(HOST, port)
-        writer.write(unfinished)
+        writer.write(frame([rpc._HELLO, KEY, ACTOR]) + unfinished)
         await until(lambda: not writer.transport.get_write_buffer_size())
         (rpc_connection,) = listener.connections
         held, _ = tracemalloc.get_traced_memory()
@@ -196,3 +197,15 @@ def test_a_closed_connection_keeps_no_buffer(monkeypatch: pytest.MonkeyPatch) ->
     finally:
         gc.enable()
         tracemalloc.stop()
+
+
+def test_strangers_can_send_little() -> None:
+    async def scenario() -> None:
+        listener = serve(Peer())._listener
+        port = await listener.open(HOST)
+        reader, writer = await asyncio.open_connection(HOST, port)
+        writer.write((rpc.MAX_HELLO + 1).to_bytes(4, "big"))
+        assert await reader.read() == b""
+        listener.stop()
+
+    asyncio.run(scenario())
