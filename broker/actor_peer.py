@@ -27,7 +27,6 @@ class ActorPeer:
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
         self.answer = actor.answer
-        self.on_rpc_closed = actor.on_rpc_closed
 
     @property
     def accepts(self) -> Codec:
@@ -36,3 +35,7 @@ class ActorPeer:
 
     def receive(self, rpc_connection: RpcConnection, notice: Message) -> None:
         """Ignore a request that was sent as a notice."""
+
+    def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
+        """Pass it to the actor."""
+        self._actor.on_rpc_closed(rpc_connection)

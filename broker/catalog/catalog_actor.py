@@ -29,7 +29,7 @@ from velaray.broker.catalog.queries import CERTAIN, QUERIES, TIMED_QUERIES, desc
 from velaray.broker.catalog.scheduled_activation import ScheduledActivation
 from velaray.broker.garbage_collection.topic_deletion import sweep_topic
 from velaray.broker.journaled_actor import JournaledActor
-from velaray.broker.policy_watch import Watchers
+from velaray.broker.policy_watch import CatalogPeer, Watchers
 from velaray.broker.topic_policies import AGES, TopicPolicies
 from velaray.events.ids import ActorKey, InvalidNameError, TopicName
 from velaray.journal.errors import StorageFull
@@ -63,13 +63,14 @@ FIRST_BACKOFF_S = 0.5
 class CatalogActor(JournaledActor):
     """Serves the catalog's commands and queries to the cluster's other actors."""
 
-    accepts = Codec(*ACTOR_REQUESTS, *requests_of(m))
+    accepts = Codec(*ACTOR_REQUESTS, *requests_of(m), m.EndWatch)
 
     def __init__(
         self, key: ActorKey, actor_system: ActorSystem, make_migrations: MakeMigrations
     ) -> None:
         super().__init__(key, actor_system, CatalogMachine())
         self._watchers = Watchers()
+        self.rpc_server.peer = CatalogPeer(self, self._watchers)
         self.waker = ScheduledActivation(actor_system)
         self.migrations = make_migrations(actor_system, self.handle)
 
@@ -171,16 +172,12 @@ class CatalogActor(JournaledActor):
             request = m.Serving(request.topic, request.incarnation)
         return await self.handle(request)
 
-    def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
-        """Remove the watcher; it watches again over a new connection."""
-        self._watchers.remove(rpc_connection)
-
     async def handle(self, request: Message) -> Any:
         """Answer a request of `velaray.broker.catalog.messages`. Raises `RemoteError`."""
         if isinstance(request, (*ACTOR_REQUESTS, m.Watch)):
             return await super().handle(request)
         if isinstance(request, m.SetPolicy):
-            self._check_isolation(request)
+            _check_isolation(request, self.actor_system)
         try:
             if isinstance(request, m.MigrationStatus):
                 return await self.migrations.status(request.tenant)
@@ -200,16 +197,6 @@ class CatalogActor(JournaledActor):
                     self._notify(request)
                 return {"changed": changed}
         raise TypeError(f"unexpected reply {reply!r} to {request!r}")
-
-    def _check_isolation(self, request: m.SetPolicy) -> None:
-        """Refuse a policy that this placement doesn't apply."""
-        isolates = request.name == ISOLATION and request.value.strip() == _DEDICATED
-        if isolates and not self.actor_system.isolates:
-            raise RemoteError(
-                Reason.NOT_ALLOWED,
-                f"policy {ISOLATION}: topics have no processes of their own in this cluster; start "
-                "it with --placement auto or dedicated",
-            )
 
     async def _query(self, request: Message) -> Any:
         read = self.read_certain if type(request) in CERTAIN else self.runtime.read
@@ -236,3 +223,14 @@ class CatalogActor(JournaledActor):
     def idle(self) -> bool:
         """Never: look-ups need the catalog at once."""
         return False
+
+
+def _check_isolation(request: m.SetPolicy, actor_system: ActorSystem) -> None:
+    """Refuse a policy that this placement doesn't apply. Raises `RemoteError`."""
+    isolates = request.name == ISOLATION and request.value.strip() == _DEDICATED
+    if isolates and not actor_system.isolates:
+        raise RemoteError(
+            Reason.NOT_ALLOWED,
+            f"policy {ISOLATION}: topics have no processes of their own in this cluster; start it "
+            "with --placement auto or dedicated",
+        )

@@ -362,5 +362,13 @@ class NamedClusters(Request[list[Any]]):
 # -- notices of the catalog ------------------------------------------------------------
 
 
+class EndWatch(Message):
+    """The connection gets no more `PoliciesChanged` of a topic."""
+
+    topic: str
+
+
 class PoliciesChanged(Message):
-    """Something in the answer to `Watch` may have changed: ask again."""
+    """Something in the answer to `Watch` for a topic may have changed: ask again."""
+
+    topic: str

@@ -46,7 +46,7 @@ from velaray.broker.partition.subscription_deletion import SubscriptionDeletion
 from velaray.broker.partition.subscriptions import Subscriptions
 from velaray.broker.partition.topic_schemas import TopicSchemas
 from velaray.broker.partition.transaction_ends import TransactionEnds
-from velaray.broker.policy_watch import Follower
+from velaray.broker.policy_watch import Follower, PolicyWatch
 from velaray.broker.topic_policies import TopicPolicies
 from velaray.events.ids import ActorKey
 from velaray.journal.errors import JournalError
@@ -133,6 +133,9 @@ class PartitionActor(JournaledActor):
         self.clients = ConnectedClients()
         self.listener = self.host.part(ClientListener)
         self._hosted = _hosted(self)
+        watch = Watch(self.topic, key.topic_incarnation)
+        policy_watch = self.host.part(PolicyWatch)
+        self._follower = Follower(actor_system, policy_watch, watch, self._apply)
         self._pulled_from: dict[str, Any] = {}
         self._replicates_to: dict[str, Any] = {}
 
@@ -161,8 +164,7 @@ class PartitionActor(JournaledActor):
         self.spawn(self.compactor.watch())
         self.geo.begin()
         self.geo.inbound.apply(self._pulled_from)
-        watch = Watch(self.topic, self.key.topic_incarnation)
-        self.spawn(Follower(self.actor_system, watch, self._apply).follow())
+        self.spawn(self._follower.follow())
         self.deletion.resume()
         own = {each.coordinator for each in state.transactions.ongoing if not is_remote(each)}
         for number in sorted(own):
@@ -219,6 +221,7 @@ class PartitionActor(JournaledActor):
         self._end_clients()
 
     def _end_clients(self) -> None:
+        self._follower.close()
         self.clients.end()
         self.publishing.close()
         self.deletion.close()
