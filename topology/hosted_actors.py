@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator
 
 from velaray.events.ids import ActorKey
@@ -101,16 +102,25 @@ def _failed(start: asyncio.Task[Address]) -> bool:
     return start.cancelled() or start.exception() is not None
 
 
+_LOOKS = 20
+"""How many times actors are looked at within the time after which they count as idle: a host may
+have thousands, and looking at them takes time."""
+
+
 class IdleActors:
     """Finds the actors of a table that have been idle for a time."""
 
     def __init__(self, hosted: HostedActors) -> None:
         self._hosted = hosted
         self._busy_at: dict[ActorKey, float] = {}
+        self._looked_at = -math.inf
 
     def due(self, limit_s: float) -> list[ActorKey]:
-        """The actors that were idle in all calls of the last ``limit_s`` seconds."""
+        """The actors that were idle at all looks of the last ``limit_s`` seconds."""
         now = asyncio.get_running_loop().time()
+        if now - self._looked_at < limit_s / _LOOKS:
+            return []
+        self._looked_at = now
         before, self._busy_at = self._busy_at, {}
         found = []
         for key, actor in self._hosted:

@@ -111,7 +111,7 @@ class InProcessActorSystem(ActorSystem):
                 host.stop()
 
     async def passivate_idle(self, limit_s: float) -> None:
-        """Stop the actors that were idle in all calls of the last ``limit_s`` seconds."""
+        """Stop the actors that were idle for ``limit_s`` seconds (see `IdleActors`)."""
         for key in self._idle.due(limit_s):
             try:
                 await self.dismiss(key)
