@@ -53,7 +53,10 @@ _LOOK_EVERY_S = 0.02
 def run(options: Options) -> Result:
     """Every round deletes another topic of as many ledgers."""
     samples = Samples()
-    with running_cluster() as cluster, _publishing(cluster.service_url) as publisher:
+    with (
+        running_cluster(placement="dedicated") as cluster,
+        _publishing(cluster.service_url) as publisher,
+    ):
         for number in range(options.rounds):
             _round(cluster, publisher, f"persistent://public/default/big-{number}", samples)
     result = Result(

@@ -22,7 +22,10 @@ MEASURE = "private memory"
 def run(options: Options) -> Result:
     """New topics and new bare actors in every round; the catalog is the same process."""
     samples = Samples()
-    with running_cluster() as cluster, connected(cluster.service_url) as client:
+    with (
+        running_cluster(placement="dedicated") as cluster,
+        connected(cluster.service_url) as client,
+    ):
         for number in range(options.rounds):
             topic = f"memory-{number}"
             touch_topic(client, topic, "s")

@@ -34,7 +34,10 @@ TOPIC = "recovery"
 def run(options: Options) -> Result:
     """Every round creates and kills each subject once, in turn."""
     samples = Samples()
-    with running_cluster() as cluster, connected(cluster.service_url) as client:
+    with (
+        running_cluster(placement="dedicated") as cluster,
+        connected(cluster.service_url) as client,
+    ):
         touch_topic(client, TOPIC, "s")
         subjects = _subjects(cluster)
         for number in range(options.rounds):

@@ -87,8 +87,8 @@ class VelarayCluster:
         self._stack.close()
 
     def servers(self) -> Iterable[int]:
-        """Partitions, subscriptions, catalog and front door."""
-        return [int(actor["pid"]) for actor in self._cluster.actors()]
+        """The hosts, the placement directory and the proxy."""
+        return {int(actor["pid"]) for actor in self._cluster.actors()}
 
     def prepare(self, topic: str, subscriptions: Sequence[str]) -> None:
         """See `benchmarks.contract.Peer`."""
