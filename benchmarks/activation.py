@@ -1,8 +1,10 @@
-"""How long a new topic takes: from a producer's creation to the receipt of its first message."""
+"""How long a new topic takes, from a producer's creation to the receipt of its first message; and
+how long a new cluster takes until then."""
 
 from __future__ import annotations
 
 import statistics
+import tempfile
 import time
 
 import pulsar
@@ -10,18 +12,25 @@ import ray
 
 from benchmarks.model import Result, Samples
 from benchmarks.options import Options
-from benchmarks.placements import DEDICATED, PLACEMENTS, SETTINGS, placed
+from benchmarks.placements import DEDICATED, LOCAL, PLACEMENTS, SETTINGS, placed
 from benchmarks.systems.official_client import connected
+from velaray.cluster import OBJECT_STORE_BYTES, Cluster
+from velaray.local import LocalCluster
+from velaray.topology.ray_connection import start_ray, stop_ray
 
 TOPICS = {DEDICATED: 10}
 """How many new topics a round has, by placement."""
 OTHERS_TOPICS = 100
 CASE = "first receipt on a new topic"
+FROM_NOTHING = "from nothing to the first receipt"
 
 
 def run(options: Options) -> Result:
     """One cluster for each placement; new topics in every round, one after the other."""
     samples = Samples()
+    for _ in range(options.rounds):
+        for placement in PLACEMENTS:
+            _from_nothing(samples, placement)
     for placement in PLACEMENTS:
         count = TOPICS.get(placement, OTHERS_TOPICS)
         with placed(placement) as cluster, connected(cluster.service_url) as client:
@@ -41,6 +50,33 @@ def run(options: Options) -> Result:
         baseline=DEDICATED,
         rows=samples.rows(),
     )
+
+
+def _from_nothing(samples: Samples, placement: str) -> None:
+    """Start Ray, a cluster and a client, and wait for a first receipt."""
+
+    def note(measure: str, began: float) -> float:
+        now = time.monotonic()
+        samples.add(FROM_NOTHING, placement, measure, "s", now - began)
+        return now
+
+    with tempfile.TemporaryDirectory(prefix="velaray-bench-") as directory:
+        began = time.monotonic()
+        ports = {"service_port": 0, "admin_port": 0}
+        cluster: Cluster | LocalCluster
+        if placement == LOCAL:
+            cluster = LocalCluster.start(directory, **ports)
+        else:
+            start_ray(object_store_memory=OBJECT_STORE_BYTES)
+            began = note("Ray", began)
+            cluster = Cluster.start(directory, placement=placement, **ports)
+        with cluster:
+            began = note("velaray", began)
+            with connected(cluster.service_url) as client:
+                first_receipt_ms(client, "first")
+                note("client and topic", began)
+    if placement != LOCAL:
+        stop_ray()
 
 
 def first_receipt_ms(client: pulsar.Client, topic: str) -> float:
