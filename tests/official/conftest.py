@@ -1,4 +1,5 @@
-"""One cluster per module, in two kinds: in this process (fast), and on real Ray."""
+"""One cluster per module, in two kinds: in this process (fast), and on real Ray. Each with shared
+hosts or with a host for each actor."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import pulsar
 import pytest
 
 from benchmarks.contract import Absent
-from tests.official import go_client
+from tests.official import go_client, java_client
 from tests.official.support import LocalServer, RayServer, Server, topic_name
 from tests.support.local_cluster import LocalCluster
 
@@ -37,24 +38,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.long)
 
 
+def hosts_of(request: pytest.FixtureRequest) -> int:
+    """The number of shared hosts of a file's clusters: 1 if the length of its name is odd; 0 if it
+    is even, so each actor has a host of its own."""
+    return len(request.path.name) % 2
+
+
 @pytest.fixture(scope="module", params=["local", pytest.param("ray", marks=pytest.mark.ray)])
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """The cluster that a test that asks for no more runs against."""
+    hosts = hosts_of(request)
     with tempfile.TemporaryDirectory(prefix="vo-") as folder:
         if request.param == "local":
-            with LocalCluster(Path(folder)) as cluster:
+            with LocalCluster(Path(folder), hosts=hosts) as cluster:
                 yield LocalServer(cluster)
                 assert cluster.actor_system.failures == []
         else:
-            ray_server = RayServer(Path(folder))
+            ray_server = RayServer(Path(folder), "shared" if hosts else "dedicated")
             yield ray_server
             ray_server.cluster.stop()
 
 
 @pytest.fixture(scope="module")
-def local() -> Iterator[LocalServer]:
+def local(request: pytest.FixtureRequest) -> Iterator[LocalServer]:
     """A cluster in this process, for tests that look into actors or kill them."""
-    with tempfile.TemporaryDirectory(prefix="vo-") as folder, LocalCluster(Path(folder)) as cluster:
+    hosts = hosts_of(request)
+    with (
+        tempfile.TemporaryDirectory(prefix="vo-") as folder,
+        LocalCluster(Path(folder), hosts=hosts) as cluster,
+    ):
         yield LocalServer(cluster)
         assert cluster.actor_system.failures == []
 
@@ -66,6 +78,15 @@ def go() -> str:
         return go_client.program()
     except Absent as reason:
         pytest.skip(f"no Go client here: {reason}")
+
+
+@pytest.fixture(scope="session")
+def java() -> str:
+    """The class path of Pulsar's Java client, for `java_client.run` and `java_client.running`."""
+    try:
+        return java_client.class_path()
+    except Absent as reason:
+        pytest.skip(f"no Java client here: {reason}")
 
 
 @pytest.fixture

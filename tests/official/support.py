@@ -59,10 +59,12 @@ class LocalServer:
 class RayServer:
     """What ``velaray start`` starts."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, placement: str) -> None:
         from velaray.cluster import Cluster
 
-        self.cluster = Cluster.start(data_dir, service_port=0, admin_port=0, passivate_after_s=10.0)
+        self.cluster = Cluster.start(
+            data_dir, service_port=0, admin_port=0, passivate_after_s=10.0, placement=placement
+        )
         self.service_url = self.cluster.service_url
 
     def call(self, key: ActorKey, method: str, args: dict[str, Any] | None = None) -> Any:

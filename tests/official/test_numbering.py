@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import pulsar
 import pytest
 
-from benchmarks.contract import Absent
 from tests.official import go_client, java_client
 from tests.official.support import (
     LocalServer,
@@ -28,7 +27,7 @@ from tests.official.support import (
 )
 from velaray.broker.partition.session.producer import ConnectedProducer
 from velaray.broker.partition.session.publishing import PublishHandlers
-from velaray.wire.connection import WireConnection
+from velaray.wire.commands import Send
 
 
 class Sender(Protocol):
@@ -101,40 +100,35 @@ def sender(
     if client == "go":
         running = go_client.running(request.getfixturevalue("go"), "publish", *words)
     else:
-        running = java_client.running(_java_path(), "Publishing", *words)
+        running = java_client.running(request.getfixturevalue("java"), "Publishing", *words)
     with running as scenario:
         yield ProgramSender(scenario)
 
 
-def _java_path() -> str:
-    try:
-        return java_client.class_path()
-    except Absent as reason:
-        pytest.skip(f"no Java client here: {reason}")
-
-
 class Gate:
-    """What the next connections that send something may have: so many entries are stored, and none
-    gets a receipt; or, with None, everything."""
+    """What the next producers that send something may have: so many entries are stored, and none
+    gets a receipt; or, with None, everything. A client that comes back has another producer, on
+    the same connection or on another one."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stored: int | None = None
         self.arrived = 0
-        self._left: dict[WireConnection, int | None] = {}
+        self._left: dict[ConnectedProducer, int | None] = {}
         on_send, answer = PublishHandlers.on_send, ConnectedProducer.stored
 
-        def take(handlers: PublishHandlers, *args: Any) -> None:
+        def take(handlers: PublishHandlers, send: Send, entry: bytes | None) -> None:
+            producer = handlers._producers.connected.get(send.producer_id)
+            if producer is None:
+                return  # it was closed
             self.arrived += 1
-            connection = handlers._client.connection
-            left = self._left.setdefault(connection, self.stored)
-            if left is None:
-                on_send(handlers, *args)
-            elif left:
-                self._left[connection] = left - 1
-                on_send(handlers, *args)
+            left = self._left.setdefault(producer, self.stored)
+            if left:
+                self._left[producer] = left - 1
+            if left != 0:
+                on_send(handlers, send, entry)
 
         def receipt(producer: ConnectedProducer, *args: Any) -> None:
-            if self._left[producer.connection] is None:
+            if self._left[producer] is None:
                 answer(producer, *args)
 
         monkeypatch.setattr(PublishHandlers, "on_send", take)
