@@ -25,6 +25,7 @@ const patience = 30 * time.Second
 var scenarios = map[string]func(client pulsar.Client, words []string) error{
 	"publish":  publish,
 	"consume":  consume,
+	"both":     both,
 	"crowd":    crowd,
 	"failover": failover,
 	"bytes":    bytesSchema,
@@ -158,6 +159,50 @@ func consume(client pulsar.Client, words []string) error {
 			return err
 		}
 	}
+}
+
+// both TOPIC SUBSCRIPTION prints "ready" when it has subscribed, sends each line of the input without
+// waiting, its first word being the key, and prints "sent LINE ID" or "failed LINE ERROR" for each,
+// and "got LINE ID" for each message that it receives and acknowledges. Ends after the input.
+func both(client pulsar.Client, words []string) error {
+	consumer, err := client.Subscribe(pulsar.ConsumerOptions{Topic: words[0], SubscriptionName: words[1]})
+	if err != nil {
+		return err
+	}
+	defer consumer.Close()
+	go func() {
+		for each := range consumer.Chan() {
+			fmt.Printf("got %s %s\n", each.Payload(), shown(each.ID()))
+			if err := consumer.Ack(each); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+			}
+		}
+	}()
+	producer, err := client.CreateProducer(pulsar.ProducerOptions{Topic: words[0]})
+	if err != nil {
+		return err
+	}
+	defer producer.Close()
+	fmt.Println("ready")
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		line := lines.Text()
+		key, _, _ := strings.Cut(line, " ")
+		message := &pulsar.ProducerMessage{Key: key, Payload: []byte(line)}
+		producer.SendAsync(context.Background(), message,
+			func(id pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
+				if err != nil {
+					fmt.Printf("failed %s %v\n", line, err)
+				} else {
+					fmt.Printf("sent %s %s\n", line, shown(id))
+				}
+			})
+	}
+	return lines.Err()
+}
+
+func shown(id pulsar.MessageID) string {
+	return fmt.Sprintf("%d:%d:%d:%d", id.LedgerID(), id.EntryID(), id.PartitionIdx(), id.BatchIdx())
 }
 
 type activity struct{}
