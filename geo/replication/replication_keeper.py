@@ -21,6 +21,7 @@ from velaray.broker.topic_policies import TopicPolicies
 from velaray.client.retry import Backoff
 from velaray.geo.replication import messages as m
 from velaray.geo.replication import outgoing_transactions
+from velaray.geo.replication.connection_pace import ConnectionPace
 from velaray.geo.replication.outgoing_transactions import committed, confirm_replicated
 from velaray.geo.replication.replicator_messages import (
     FROM_REPLICATOR,
@@ -168,6 +169,7 @@ class ReplicationKeeper:
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
+        self._pace = partition.actor_system.host_of(partition.key).part(ConnectionPace)
         self._kept: dict[str, Kept] = {}
         self._replicates = asyncio.Event()
         self._dropping: dict[str, asyncio.Task[None]] = {}
@@ -266,11 +268,12 @@ class ReplicationKeeper:
         """Start the replicator. Raises what `ActorSystem.open_rpc` raises, and
         `RemoteError`."""
         partition, name = self._partition, kept.remote.name
-        incarnation = await self._ensure(name, earliest=kept.earliest)
-        key = partition.key.of_subscription(replicator_subscription(name), incarnation)
-        rpc_connection = await partition.actor_system.open_rpc(key, kept)
-        kept.rpc_connection, kept.told = rpc_connection, {}
-        await self.tell(rpc_connection, kept.remote)
+        async with self._pace.place(name):
+            incarnation = await self._ensure(name, earliest=kept.earliest)
+            key = partition.key.of_subscription(replicator_subscription(name), incarnation)
+            rpc_connection = await partition.actor_system.open_rpc(key, kept)
+            kept.rpc_connection, kept.told = rpc_connection, {}
+            await self.tell(rpc_connection, kept.remote)
         return rpc_connection
 
     async def tell(self, rpc_connection: RpcConnection, remote: Remote) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from velaray.client.exceptions import NotConnected
 from velaray.events.ids import ActorKey
+from velaray.geo.replication.connection_pace import ConnectionPace
 from velaray.geo.replication.replication_window import Window
 from velaray.geo.replication.replicator_acknowledger import Acknowledger
 from velaray.geo.replication.replicator_counts import Counts
@@ -89,6 +90,8 @@ class Replicator:
         self.reason = ""
         self._counts = Counts(actor_system.clock_ms() / 1000)
         self._backoff = actor_system.backoff()
+        pace = actor_system.host_of(key).part(ConnectionPace)
+        self._place = pace.place(ends.remote.name)
         self._throttle = Throttle(ends.remote.rate)
         self._target: Target | None = None
         self._lost: asyncio.Future[None]
@@ -191,9 +194,10 @@ class Replicator:
         self._lost = asyncio.get_running_loop().create_future()
         self._begin()
         while True:
-            target = await self._reach_target()
-            if not self._intake.opened:
-                await self._reach_source()
+            async with self._place:
+                target = await self._reach_target()
+                if not self._intake.opened:
+                    await self._reach_source()
             self._enter(State.REPLICATING)
             self._sender.connect(target)
             await self._until_rest()

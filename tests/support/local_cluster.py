@@ -19,6 +19,7 @@ from velaray.events.ids import ActorKey, ActorKind
 from velaray.geo.actor_kinds import make_actor
 from velaray.journal.files import FileStore
 from velaray.topology.config import AuthSettings, ClusterConfig
+from velaray.topology.host import WRITERS
 from velaray.topology.in_process import InProcessActorSystem
 
 START_TIMEOUT_S = 30.0
@@ -86,7 +87,8 @@ class LocalCluster:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout)
 
     async def _start(self) -> None:
-        store = FileStore(self.config.data_dir, self.config.number_base)
+        writers = WRITERS if self._hosts else 1
+        store = FileStore(self.config.data_dir, self.config.number_base, writers)
         self.actor_system = InProcessActorSystem(
             self.config,
             store,

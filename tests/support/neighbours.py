@@ -24,11 +24,13 @@ def introduce(here: LocalCluster, there: LocalCluster, token: str = "", **more: 
 
 
 @contextmanager
-def neighbours(path: Path, **of_b: Any) -> Iterator[tuple[LocalCluster, LocalCluster]]:
-    """Clusters a and b, the second one with settings of its own."""
+def neighbours(
+    path: Path, hosts: int = 0, **of_b: Any
+) -> Iterator[tuple[LocalCluster, LocalCluster]]:
+    """Clusters a and b with so many shared hosts each, the second one with settings of its own."""
     with (
-        LocalCluster(path / "a", name="a", cluster_number=1) as a,
-        LocalCluster(path / "b", **{"name": "b", "cluster_number": 2} | of_b) as b,
+        LocalCluster(path / "a", name="a", cluster_number=1, hosts=hosts) as a,
+        LocalCluster(path / "b", hosts=hosts, **{"name": "b", "cluster_number": 2} | of_b) as b,
     ):
         introduce(a, b)
         introduce(b, a)
