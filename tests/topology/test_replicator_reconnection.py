@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.topology.replicating import clusters, nothing_more, received, replicating, soon
+from tests.topology.replicating import clusters, nothing_more, received, soon
 from velaray.geo.replication import replicator
 from velaray.geo.replication.replicator_target import Target
 
@@ -29,7 +29,6 @@ def test_messages_published_during_a_reconnection_are_replicated(
         a.publish("t", [b"0"])
         there = b.subscribe("t")
         assert received(there, 1) == [b"0"]
-        replicating(a, "t", "b")
         soon(lambda: a.status("t", "b")["state"] == "resting")
         monkeypatch.setattr(Target, "open", slowly)
         a.publish("t", [b"1"])
