@@ -83,5 +83,6 @@ def test_replicators_start_and_connect_a_few_at_a_time(
 
 @pytest.mark.slow
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_a_tenant_with_500_partitions_moves(move: Move) -> None:
     moves(move, 500, 600)
