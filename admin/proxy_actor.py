@@ -15,9 +15,10 @@ from typing import Any
 
 import ray
 
+from velaray.admin.handles_actor import handles_actor
 from velaray.broker.catalog.messages import EnsureTopic
 from velaray.broker.proxy.proxy import Proxy
-from velaray.events.ids import ActorKey, TopicName
+from velaray.events.ids import ActorKey
 from velaray.geo.actor_kinds import make_actor
 from velaray.topology.config import ClusterConfig
 from velaray.topology.ownership import OWNERSHIP_CHECK_S, check_ownership
@@ -71,14 +72,12 @@ class ProxyActor:
         answer = asyncio.run_coroutine_threadsafe(found, self._loop).result()
         return int(answer["incarnation"])
 
-    def handle(self, topic: str) -> Any:
-        """The Ray handle of a topic partition's actor, which is activated if necessary.
+    def handles(self) -> Any:
+        """The Ray handle of the actor that serves the cluster's handles, created if necessary.
 
-        The handle is created here, so the cluster's settings and secrets stay in its own actors.
+        It is created here, so the cluster's settings and secrets stay in its own actors.
         """
-        key = ActorKey.of_partition(TopicName.parse(topic), self.resolve(topic))
-        found = self._actor_system.handle(key)
-        return asyncio.run_coroutine_threadsafe(found, self._loop).result()
+        return handles_actor(self._config)
 
     def describe(self) -> dict[str, Any]:
         """The process id and the URLs of the proxy."""

@@ -10,10 +10,12 @@ from typing import Any
 
 from velaray.actors.runtime import Stopped
 from velaray.topology.auth import (
+    HANDLES_METHOD,
+    HANDLES_ROLE,
     SYSTEM_METHOD,
     AuthenticationFailed,
     authenticate,
-    check_system_proof,
+    check_own_proof,
 )
 from velaray.topology.config import ClusterConfig
 from velaray.wire import pulsar_pb2 as pb
@@ -122,9 +124,11 @@ class Session:
     def _authenticate(self, command: pb.CommandConnect) -> None:
         """Raises `AuthenticationFailed`."""
         data = command.auth_data.decode("utf-8", errors="replace")
-        if command.auth_method_name == SYSTEM_METHOD:
-            check_system_proof(self.config.rpc_key, data)
-            self.info.is_system = True
+        method = command.auth_method_name
+        if method in (SYSTEM_METHOD, HANDLES_METHOD):
+            check_own_proof(self.config.rpc_key, method, data)
+            self.info.is_system = method == SYSTEM_METHOD
+            self.info.role = "" if self.info.is_system else HANDLES_ROLE
         else:
             self.info.role = authenticate(self.config.auth, data)
 

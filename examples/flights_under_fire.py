@@ -225,9 +225,8 @@ def publish(service_url: str, every: list[Flight], progress: Progress, seconds: 
 
 def backlog() -> int:
     """Un-acknowledged entries of the subscription, as its partitions tell."""
-    handles = [velaray.handle(f"{TOPIC}-partition-{number}") for number in range(PARTITIONS)]
-    answers = ray.get([handle.call.remote("stats") for handle in handles])
-    return sum(answer["subscriptions"][SUBSCRIPTION]["backlog"] for answer in answers)
+    partitions = ray.get(velaray.handle(TOPIC).stats.remote()).values()
+    return sum(each["subscriptions"][SUBSCRIPTION]["backlog"] for each in partitions)
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float) -> bool:

@@ -19,15 +19,13 @@ ANSWER_S = 5.0
 
 
 class Backlog:
-    """The unacknowledged entries of the source, read every second.
+    """The unacknowledged entries of the sources, read every second through handles."""
 
-    Asks the actors of the partitions through Ray.
-    """
-
-    def __init__(self, transform: Transform, service_url: str) -> None:
+    def __init__(self, transform: Transform, name: str) -> None:
+        """``name`` is that of the cluster."""
         self.entries: int | None = None
         self._transform = transform
-        self._service_url = service_url
+        self._name = name
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="backlog", daemon=True)
         self._thread.start()
@@ -37,18 +35,16 @@ class Backlog:
         self._stopping.set()
 
     def _watch(self) -> None:
-        transform = self._transform
-        with velaray.Client(self._service_url, authentication=transform.authentication) as client:
-            while not self._stopping.wait(LOOK_S):
-                # A partition that is down is asked again in the next round.
-                with suppress(RayError, velaray.VelarayError, KeyError):
-                    topics = [
-                        each
-                        for source in transform.sources
-                        for each in client.get_topic_partitions(source)
-                    ]
-                    self.entries = sum(map(self._entries_of, topics))
+        while not self._stopping.wait(LOOK_S):
+            # Whatever is missing or down is asked again in the next round.
+            with suppress(RayError, velaray.VelarayError, LookupError):
+                self.entries = self._read()
 
-    def _entries_of(self, topic: str) -> int:
-        answer = ray.get(velaray.handle(topic).call.remote("stats"), timeout=ANSWER_S)
-        return int(answer["subscriptions"][self._transform.subscription]["backlog"])
+    def _read(self) -> int:
+        sources, name = self._transform.sources, self._name
+        asked = [velaray.handle(source, name).stats.remote() for source in sources]
+        return sum(
+            partition["subscriptions"][self._transform.subscription]["backlog"]
+            for partitions in ray.get(asked, timeout=ANSWER_S)
+            for partition in partitions.values()
+        )

@@ -147,10 +147,10 @@ class TransformRun:
     process, with `stop`, or with a permanent error. As a context manager it stops at the end of the
     block.
 
-    ``service_url`` is by default that of the velaray cluster on this Ray cluster. ``ray_options``
-    are the actors' options, such as ``num_cpus``. Connects to Ray if this process isn't connected.
-    Raises `InvalidConfiguration` for less than one worker, and `RayUnavailable` if there is no Ray
-    or Ray refuses this process.
+    ``name`` is that of the velaray cluster on this Ray cluster, and ``service_url`` by default its
+    URL. ``ray_options`` are the actors' options, such as ``num_cpus``. Connects to Ray if this
+    process isn't connected. Raises `InvalidConfiguration` for less than one worker, and
+    `RayUnavailable` if there is no Ray or Ray refuses this process.
     """
 
     def __init__(
@@ -158,13 +158,14 @@ class TransformRun:
         transform: Transform,
         workers: int = 1,
         *,
+        name: str = "standalone",
         service_url: str | None = None,
         ray_options: Mapping[str, Any] | None = None,
     ) -> None:
         _check_workers(workers)
         if not ray.is_initialized():
             connect_ray()
-        url = service_url or velaray.service_url()
+        url = service_url or velaray.service_url(name)
         options = {"scheduling_strategy": "SPREAD", **(ray_options or {})}
         actor = ray.remote(WorkerActor).options(**options)
         stored = ray.put(transform)
@@ -176,7 +177,7 @@ class TransformRun:
         self._stopping = False
         self._draining = False
         self._rate = Rate()
-        self._backlog = Backlog(transform, url)
+        self._backlog = Backlog(transform, name)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._supervise, name="transform", daemon=True)
         self._thread.start()

@@ -584,8 +584,7 @@ def jitter_comes_from_the_actor_system(root: Path) -> list[str]:
 
 
 def actors_send_typed_requests(root: Path, allowed: Iterable[str] = ("topology/",)) -> list[str]:
-    """Calls of actors by name are for holders of Ray handles, ``handle.call.remote("stats")``, and
-    `topology`, which passes them on."""
+    """Calls of actors by name are for surveys, which `topology` passes on."""
     return [
         f"{source.at(call)}: an actor is called by name; send a request of its messages.py"
         for source in sources(root)

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
+from velaray.actors.machine import Reason
 from velaray.client.retry import Backoff, RandomSource
 from velaray.events.ids import ActorKey
 from velaray.journal.journal import JournalSettings
@@ -33,6 +34,8 @@ from velaray.topology.rpc import (
 from velaray.topology.rpc_local import connect_here
 from velaray.topology.rpc_server import RpcListener, RpcServer
 
+SURVEYS = ("metrics", "replication", "stats", "upkeep")
+"""The requests of surveys, which are sent by name. Nothing else can be called over Ray."""
 REACH_TIMEOUT_S = 30.0
 RPC_KEPT_S = 10.0
 """The time after which an unused shared connection is closed: an actor with a connection is never
@@ -70,8 +73,8 @@ class ActorBase(abc.ABC):
 
     @abc.abstractmethod
     async def call(self, method: str, args: dict[str, Any]) -> Any:
-        """Answer a request by name, such as ``last_message_id``, for holders of its Ray handle;
-        actors send typed requests over RPC connections. Raises `RemoteError` to refuse."""
+        """Answer a request by name, such as ``last_message_id``, for surveys; actors send typed
+        requests over RPC connections. Raises `RemoteError` to refuse."""
 
     @abc.abstractmethod
     def idle(self) -> bool:
@@ -126,6 +129,13 @@ class _Caller:
         """The connection is closed: the next call resolves the actor anew."""
         if self._rpc_connections.get(self._key) is rpc_connection:
             del self._rpc_connections[self._key]
+
+
+def check_survey(method: str) -> None:
+    """Raise `RemoteError` (NOT_ALLOWED) unless ``method`` is one of `SURVEYS`."""
+    if method not in SURVEYS:
+        problem = f"over Ray actors answer {', '.join(SURVEYS)}, not {method!r}"
+        raise RemoteError(Reason.NOT_ALLOWED, problem)
 
 
 class ActorSystem(abc.ABC):

@@ -1,5 +1,5 @@
-"""Token authentication: JSON web tokens signed with HS256 or RS256. Also two proofs without tokens:
-that a client is an actor of this cluster, and that a producer is another cluster's replicator."""
+"""Token authentication: JSON web tokens signed with HS256 or RS256. Also proofs without tokens:
+that a client belongs to this cluster, and that a producer is another cluster's replicator."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ from velaray.topology.config import AuthSettings
 
 SYSTEM_METHOD = "velaray-system"
 """The method of authentication of the cluster's own actors."""
+HANDLES_METHOD = "velaray-handles"
+"""The method of authentication of the client that serves Ray handles: a client like any other."""
+HANDLES_ROLE = "ray-handles"
+_PROVEN = {
+    SYSTEM_METHOD: b"velaray: a client that is an actor",
+    HANDLES_METHOD: b"velaray: the client that serves handles",
+}
 
 
 class AuthenticationFailed(PermissionError):
@@ -43,15 +50,15 @@ def authenticate(settings: AuthSettings | None, token: str) -> str:
     return str(claims["sub"])
 
 
-def system_proof(rpc_key: bytes) -> str:
-    """The proof of an actor of the cluster, sent with `SYSTEM_METHOD`; it doesn't reveal the
-    key."""
-    return hmac.digest(rpc_key, b"velaray: a client that is an actor", "sha256").hex()
+def own_proof(rpc_key: bytes, method: str) -> str:
+    """The proof of a client that belongs to the cluster, sent with `SYSTEM_METHOD` or
+    `HANDLES_METHOD`; it doesn't reveal the key."""
+    return hmac.digest(rpc_key, _PROVEN[method], "sha256").hex()
 
 
-def check_system_proof(rpc_key: bytes, proof: str) -> None:
-    """Raise `AuthenticationFailed` unless an actor of the cluster made ``proof``."""
-    if not hmac.compare_digest(system_proof(rpc_key).encode(), proof.encode()):
+def check_own_proof(rpc_key: bytes, method: str, proof: str) -> None:
+    """Raise `AuthenticationFailed` unless ``proof`` was made with this key for this method."""
+    if not hmac.compare_digest(own_proof(rpc_key, method).encode(), proof.encode()):
         raise AuthenticationFailed("the proof isn't that of an actor of this cluster")
 
 

@@ -16,7 +16,7 @@ from velaray.actors.runtime import Stopped
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.errors import JournalError, StorageFull
 from velaray.journal.store import LedgerStore
-from velaray.topology.actor_system import ActorSystem, Address, MakeActor
+from velaray.topology.actor_system import ActorSystem, Address, MakeActor, check_survey
 from velaray.topology.config import ClusterConfig
 from velaray.topology.host import ActorHost
 from velaray.topology.hosted_actors import HostedActors, IdleActors
@@ -80,6 +80,7 @@ class InProcessActorSystem(ActorSystem):
         self, request: type[Request[ReplyT]], timeout_s: float
     ) -> dict[ActorKey, ReplyT | None]:
         """Ask the actors one after the other."""
+        check_survey(method_of(request))
         found: dict[ActorKey, ReplyT | None] = dict.fromkeys(self.actors)
         for key, actor in self._hosted:
             with contextlib.suppress(TimeoutError, RemoteError, Stopped):

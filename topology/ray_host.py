@@ -21,7 +21,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from velaray.actors.runtime import Stopped
 from velaray.events.ids import ActorKey, ActorKind
-from velaray.topology.actor_system import Address, MakeActor, Unreachable
+from velaray.topology.actor_system import Address, MakeActor, Unreachable, check_survey
 from velaray.topology.config import ClusterConfig
 from velaray.topology.hosted_actors import HostedActors, IdleActors
 from velaray.topology.load import SAMPLE_S, BusyRule, LoadMeter, QuietRule
@@ -76,23 +76,6 @@ def make_actor_system(config: ClusterConfig, make_actor: MakeActor) -> RayActorS
     """The actor system of a process that runs no actors, by the cluster's placement."""
     kind = SharedActorSystem if config.hosts else RayActorSystem
     return kind(config, make_actor)
-
-
-class HostedActor:
-    """A handle of one actor of a host: ``call.remote(method, args)``, as dedicated ones have."""
-
-    def __init__(self, host: Any, key_text: str) -> None:
-        self.call = _Call(host, key_text)
-
-
-class _Call:
-    def __init__(self, host: Any, key_text: str) -> None:
-        self._host = host
-        self._key_text = key_text
-
-    def remote(self, method: str, args: dict[str, Any] | None = None) -> Any:
-        """The object reference of the answer."""
-        return self._host.call.remote(self._key_text, method, args)
 
 
 class Misplaced(Unreachable):
@@ -159,12 +142,6 @@ class SharedActorSystem(RayActorSystem):
         except TimeoutError as error:
             problem = f"{key}: the placement directory doesn't answer within {_DIRECTORY_S:g} s"
             raise Unreachable(problem) from error
-
-    async def handle(self, key: ActorKey) -> Any:
-        """A handle of the actor, which its first call activates."""
-        return HostedActor(
-            host_of(await self._place(key), self.config, self._make_actor), key.text()
-        )
 
     async def dismiss(self, key: ActorKey) -> None:
         """Make the actor finish, if it runs."""
@@ -235,17 +212,9 @@ class HostActor:
         """Stop an actor in good order; the next use activates it again."""
         await self._passivate(ActorKey.parse(key_text))
 
-    async def call(self, key_text: str, method: str, args: dict[str, Any] | None = None) -> Any:
-        """Answer one call to a partition, as over an RPC connection; raises `RemoteError` if it is
-        refused."""
-        key = ActorKey.parse(key_text)
-        if key.kind is not ActorKind.PARTITION:
-            raise RemoteError("not allowed", f"{key} answers over RPC connections only")
-        await self.address(key_text)
-        return await self._hosted.actors[key].call(method, args or {})
-
     async def call_started(self, method: str, timeout_s: float) -> dict[str, Any]:
-        """The answers of all started actors; None where one has no answer in time."""
+        """The answers of all started actors to a survey; None where one has no answer in time."""
+        check_survey(method)
         found: dict[str, Any] = {}
         for key, actor in self._hosted:
             found[key.text()] = None

@@ -32,6 +32,7 @@ from velaray.topology.actor_system import (
     Address,
     MakeActor,
     Unreachable,
+    check_survey,
     start_actor,
 )
 from velaray.topology.config import ClusterConfig
@@ -67,10 +68,6 @@ class RayActorSystem(ActorSystem):
         with ray_errors(key):
             handle = activate(key, self.config, self._make_actor)
             return Address(*await first_answer(handle.address.remote))
-
-    async def handle(self, key: ActorKey) -> Any:
-        """The Ray handle of the actor, which is activated if necessary."""
-        return activate(key, self.config, self._make_actor)
 
     async def dismiss(self, key: ActorKey) -> None:
         """Make the actor finish and exit, if there is one."""
@@ -258,19 +255,9 @@ class VelarayActor:
             await asyncio.sleep(EXPORT_S)
             telling.tell([Sample(*each) for each in await actor.call("metrics", {})])
 
-    async def call(self, method: str, args: dict[str, Any] | None = None) -> Any:
-        """Answer one call, as over an RPC connection; raises `RemoteError` if it is refused.
-
-        Only partitions answer: calls of other actors contain secrets, so they use RPC connections.
-        """
-        if self._key.kind is not ActorKind.PARTITION:
-            raise RemoteError(Reason.NOT_ALLOWED, f"{self._key} answers over RPC connections only")
-        await self.address()
-        assert self._actor is not None
-        return await self._actor.call(method, args or {})
-
     async def call_if_started(self, method: str) -> Any:
-        """`call`, but None if this actor hasn't started; doesn't start it."""
+        """The answer to a survey; None if this actor hasn't started. Doesn't start it."""
+        check_survey(method)
         return None if self._actor is None else await self._actor.call(method, {})
 
     async def describe(self) -> dict[str, Any]:

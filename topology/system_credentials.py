@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from velaray.client.auth import Authentication
-from velaray.topology.auth import SYSTEM_METHOD, system_proof
+from velaray.topology.auth import SYSTEM_METHOD, own_proof
 
 
 class SystemCredentials(Authentication):
     """Credentials of a client that is one of the cluster's actors."""
 
-    method = SYSTEM_METHOD
-
-    def __init__(self, rpc_key: bytes) -> None:
-        self._proof = system_proof(rpc_key).encode()
+    def __init__(self, rpc_key: bytes, method: str = SYSTEM_METHOD) -> None:
+        """``method``: `HANDLES_METHOD` has no more rights than a token."""
+        self.method = method
+        self._proof = own_proof(rpc_key, method).encode()
 
     def data(self) -> bytes:
         """The proof."""

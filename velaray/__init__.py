@@ -244,6 +244,21 @@ if TYPE_CHECKING:
     from velaray.cluster import (
         Cluster as Cluster,
     )
+    from velaray.handles import (
+        CoordinatorHandle as CoordinatorHandle,
+    )
+    from velaray.handles import (
+        ReplicatorHandle as ReplicatorHandle,
+    )
+    from velaray.handles import (
+        SchemaRegistryHandle as SchemaRegistryHandle,
+    )
+    from velaray.handles import (
+        SubscriptionHandle as SubscriptionHandle,
+    )
+    from velaray.handles import (
+        TopicHandle as TopicHandle,
+    )
     from velaray.local import (
         LocalCluster as LocalCluster,
     )
@@ -251,10 +266,22 @@ if TYPE_CHECKING:
         connect as connect,
     )
     from velaray.ray_access import (
+        coordinator_handle as coordinator_handle,
+    )
+    from velaray.ray_access import (
         handle as handle,
     )
     from velaray.ray_access import (
+        replicator_handle as replicator_handle,
+    )
+    from velaray.ray_access import (
+        schema_registry_handle as schema_registry_handle,
+    )
+    from velaray.ray_access import (
         service_url as service_url,
+    )
+    from velaray.ray_access import (
+        subscription_handle as subscription_handle,
     )
     from velaray.schema import (
         BytesSchema as BytesSchema,
@@ -361,7 +388,22 @@ _HOMES = {
         "MultiplierRedeliveryBackoff",
     ),
     "velaray.sync.producer": ("Producer",),
-    "velaray.ray_access": ("connect", "handle", "service_url"),
+    "velaray.handles": (
+        "CoordinatorHandle",
+        "ReplicatorHandle",
+        "SchemaRegistryHandle",
+        "SubscriptionHandle",
+        "TopicHandle",
+    ),
+    "velaray.ray_access": (
+        "connect",
+        "coordinator_handle",
+        "handle",
+        "replicator_handle",
+        "schema_registry_handle",
+        "service_url",
+        "subscription_handle",
+    ),
     "velaray.sync.reader": ("Reader",),
     "velaray.schema": ("BytesSchema",),
     "velaray.client.service_info": ("AutoClusterFailover", "ServiceInfo", "ServiceInfoProvider"),

@@ -15,6 +15,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from velaray.admin.handles_actor import HANDLES
 from velaray.admin.proxy_actor import ProxyActor
 from velaray.broker.actor_messages import Describe
 from velaray.broker.garbage_collection.collectors import collectors_to_wake
@@ -303,6 +304,7 @@ _STOP_ROUNDS = 2
 """Stopping actors may activate a garbage collector once more, and no other actor."""
 _STOP_ORDER = (
     PROXY,
+    HANDLES,
     ActorKind.GARBAGE_COLLECTOR,  # a client of other actors
     ActorKind.COORDINATOR,  # while the participants of its transactions run
     ActorKind.PARTITION,
@@ -322,7 +324,7 @@ def _stop_hosts(config: ClusterConfig) -> None:
     """Stop the actors of all hosts, kind by kind, then the hosts and the directory."""
     names = [name for name in _names(config.ray_namespace) if name.startswith(HOST_PREFIX)]
     answering = names
-    for kind in _STOP_ORDER[1:]:
+    for kind in _STOP_ORDER[2:]:
         answering = [name for name in answering if _stops_kind(name, config.ray_namespace, kind)]
     for name in names:
         _stop_actor(name, config.ray_namespace)
@@ -346,7 +348,7 @@ def _stop_actor(name: str, namespace: str) -> None:
         handle = ray.get_actor(name, namespace)
     except ValueError:
         return  # it has exited already
-    if name == PROXY:
+    if name in (PROXY, HANDLES):
         ray.kill(handle)
         return
     with suppress(GetTimeoutError, RayActorError, RayTaskError):
@@ -377,6 +379,8 @@ def _replace_proxy(name: str, data_dir: Path) -> bool:
             "stop it first, or start this one under another name"
         )
     ray.kill(proxy)
+    with suppress(ValueError):
+        ray.kill(ray.get_actor(HANDLES, namespace_of(name)))
     return True
 
 

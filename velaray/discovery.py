@@ -7,7 +7,6 @@ from typing import Any
 import ray
 
 from velaray.cluster import PROXY
-from velaray.events.ids import TopicName
 from velaray.topology.config import namespace_of
 from velaray.topology.ray_connection import RayUnavailable, connect_ray
 
@@ -39,12 +38,6 @@ def service_url(name: str = "standalone") -> str:
     return str(ray.get(proxy(name).describe.remote())["service_url"])
 
 
-def handle(topic: str, name: str = "standalone") -> Any:
-    """The Ray handle of a topic partition's actor, which is activated if necessary.
-
-    ``handle.call.remote("entry_at", {"position": [1, 0]})`` sends the request `EntryAt` of
-    `velaray.broker.partition.messages`; other requests are named likewise. Raises
-    `NoClusterError`, or the catalog's error if the topic may not exist.
-    """
-    parsed = TopicName.parse(topic)
-    return ray.get(proxy(name).handle.remote(str(parsed)))
+def handles(name: str = "standalone") -> Any:
+    """The Ray handle of the actor that serves the cluster's handles. Raises `NoClusterError`."""
+    return ray.get(proxy(name).handles.remote())

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from velaray.client.enums import InitialPosition
 from velaray.client.exceptions import InvalidConfiguration
+from velaray.handles import (
+    CoordinatorHandle,
+    ReplicatorHandle,
+    SchemaRegistryHandle,
+    SubscriptionHandle,
+    TopicHandle,
+)
 from velaray.sync.client import Client
 
 
@@ -29,16 +37,54 @@ def service_url(name: str = "standalone") -> str:
     return discovery.service_url(name)
 
 
-def handle(topic: str, name: str = "standalone") -> Any:
-    """The handle of a topic partition of the cluster of this name, for direct Ray calls.
+def handle(topic: str, name: str = "standalone") -> TopicHandle:
+    """The handle of a topic, or of one of its partitions: publish, statistics.
 
-    ``ray.get(handle.call.remote("stats"))`` works in every placement. The actor is started if it
-    isn't running. Raises `velaray.discovery.NoClusterError` if no such cluster runs here.
+    ``ray.get(velaray.handle("flights").publish.remote(b"departed"))`` works in every placement. All
+    functions that return handles raise `velaray.discovery.NoClusterError` if no cluster of this
+    ``name`` runs on this Ray cluster. Other errors are those of the calls.
     """
+    return TopicHandle(_handles(name), topic)
+
+
+def subscription_handle(
+    topic: str,
+    subscription: str,
+    name: str = "standalone",
+    *,
+    ack_timeout_s: float = 60.0,
+    initial_position: InitialPosition = InitialPosition.Latest,
+) -> SubscriptionHandle:
+    """The handle of a Shared subscription: receive batches, acknowledge.
+
+    ``ack_timeout_s``, at least 10: messages that aren't acknowledged within this time are
+    redelivered. ``initial_position``: where a new subscription begins.
+    """
+    target = topic, subscription, ack_timeout_s, initial_position
+    return SubscriptionHandle(_handles(name), *target)
+
+
+def coordinator_handle(number: int = 0, name: str = "standalone") -> CoordinatorHandle:
+    """The handle of a transaction coordinator: begin, commit, abort. Every coordinator is suitable
+    for every topic."""
+    return CoordinatorHandle(_handles(name), number)
+
+
+def schema_registry_handle(topic: str, name: str = "standalone") -> SchemaRegistryHandle:
+    """The handle of the schema registry of a topic."""
+    return SchemaRegistryHandle(_handles(name), topic)
+
+
+def replicator_handle(topic: str, cluster: str, name: str = "standalone") -> ReplicatorHandle:
+    """The handle of a topic's replicators to ``cluster``, another cluster."""
+    return ReplicatorHandle(_handles(name), topic, cluster)
+
+
+def _handles(name: str) -> Any:
     _require_ray()
     from velaray import discovery
 
-    return discovery.handle(topic, name)
+    return discovery.handles(name)
 
 
 def connect_ray(address: str = "auto") -> None:

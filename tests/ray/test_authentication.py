@@ -97,16 +97,20 @@ def test_no_call_of_an_actor_returns_a_secret() -> None:
     with running(AuthSettings(secret=SECRET), "dedicated") as cluster:
         proxy = ray.get_actor(PROXY, cluster.config.ray_namespace)
         handle = velaray.handle("t")
+        ray.get(handle.publish.remote(b"needs no token"))
+        with pytest.raises(velaray.NotAllowedError, match="belongs to the system"):
+            ray.get(velaray.handle("pulsar/system/t").publish.remote(b""))
         answers = ray.get(
-            [proxy.describe.remote(), proxy.resolve.remote("t"), handle.call.remote("stats")]
+            [proxy.describe.remote(), proxy.resolve.remote("t"), handle.stats.remote()]
         )
         for answer in answers:
             stored = pickle.dumps(answer)
             assert SECRET not in stored and cluster.config.rpc_key not in stored
         catalog = ray.get_actor(ActorKey.catalog().text(), cluster.config.ray_namespace)
+        assert not hasattr(catalog, "call")
         with pytest.raises(RayTaskError) as refused:
-            ray.get(catalog.call.remote("reach", {"cluster": "standalone"}))
-        assert "answers over RPC connections only" in str(refused.value.cause)
+            ray.get(catalog.call_if_started.remote("clusters"))
+        assert "over Ray actors answer metrics, replication, stats, upkeep" in str(refused.value)
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from velaray import Client, MessageId
 from velaray import cluster as cluster_module
 from velaray.cluster import Cluster
 from velaray.discovery import NoClusterError
+from velaray.pipelines import Transform, TransformRun
 from velaray.starting import ClusterError
 
 
@@ -58,7 +59,7 @@ def test_clients_and_handles_find_the_cluster_of_a_name(nodes: RayNodes, data_di
             with velaray.connect(name) as client:
                 client.create_producer("t").send(name.encode())
         for name in placements:
-            stats = ray.get(velaray.handle("t", name).call.remote("stats"))
+            (stats,) = ray.get(velaray.handle("t", name).stats.remote()).values()
             assert stats["entries"] == 1
             with (
                 velaray.connect(name=name) as client,
@@ -67,6 +68,20 @@ def test_clients_and_handles_find_the_cluster_of_a_name(nodes: RayNodes, data_di
                 assert reader.read_next(30_000).data() == name.encode()
         with pytest.raises(NoClusterError, match="'nowhere'"):
             velaray.connect("nowhere")
+
+
+def test_a_transform_reads_the_backlog_in_the_cluster_of_a_name(
+    nodes: RayNodes, data_dir: Path
+) -> None:
+    transform = Transform(lambda messages: [], "numbers", "s")
+    with (
+        Cluster.start(data_dir, service_port=0, admin_port=0, name="named") as cluster,
+        Client(cluster.service_url) as client,
+        TransformRun(transform, name="named") as run,
+    ):
+        wait_until(lambda: run.progress().backlog == 0, "a known backlog")
+        client.create_producer("numbers").send(b"1")
+        wait_until(lambda: run.progress().counts.consumed == 1, "the transform runs")
 
 
 def test_leftovers_of_a_driver_are_replaced(nodes: RayNodes, data_dir: Path) -> None:

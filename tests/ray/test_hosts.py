@@ -14,10 +14,7 @@ from typing import Any
 
 import pulsar
 import pytest
-import ray
-from ray.exceptions import RayTaskError
 
-import velaray
 from tests.ray.support import Publisher, RayNodes, Receiver, quiet_client, wait_until
 from velaray.client.admin import Admin, Conflict, NotFound
 from velaray.cluster import Cluster
@@ -50,16 +47,6 @@ def test_actors_run_in_the_hosts_and_nowhere_else(cluster: Cluster) -> None:
     shares = [len(hosts[name]["actors"]) for name in ("host/0", "host/1")]
     assert min(shares) >= TOPICS // 4
     client.close()
-
-
-def test_a_handle_calls_a_partition_of_a_host(cluster: Cluster) -> None:
-    client = quiet_client(cluster.service_url)
-    client.create_producer("handled").send(b"one")
-    client.close()
-    stats = ray.get(velaray.handle("handled").call.remote("stats"))
-    assert stats["entries"] == 1
-    with pytest.raises(RayTaskError, match="has no method 'fly'"):
-        ray.get(velaray.handle("handled").call.remote("fly"))
 
 
 @pytest.mark.parametrize("victims", [("host/0",), ("host/1",), ("host/0", "host/1", "placement")])

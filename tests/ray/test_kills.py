@@ -184,7 +184,7 @@ def test_a_ray_worker_discovers_the_cluster(cluster: Cluster) -> None:
     consumer = client.subscribe("from-a-task", "reader")
     assert ray.get(publish_from_a_task.remote()) == 1
     assert consumer.receive(timeout_millis=20_000).data() == b"hello"
-    stats = ray.get(velaray.handle("from-a-task").call.remote("stats"))
+    (stats,) = ray.get(velaray.handle("from-a-task").stats.remote()).values()
     assert stats["end_offset"] == 1
     assert list(stats["subscriptions"]) == ["reader"]
     client.close()

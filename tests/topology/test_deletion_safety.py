@@ -34,7 +34,7 @@ from velaray.client.admin import Admin
 from velaray.client.auth import Authentication
 from velaray.client.connection import Connection
 from velaray.events.ids import ActorKey, ActorKind
-from velaray.topology.auth import SYSTEM_METHOD, check_system_proof, system_proof
+from velaray.topology.auth import HANDLES_METHOD, SYSTEM_METHOD, check_own_proof, own_proof
 from velaray.topology.config import AuthSettings
 from velaray.topology.rpc import RemoteError
 from velaray.topology.system_credentials import SystemCredentials
@@ -135,22 +135,29 @@ def test_direct_connections_to_a_partition_are_refused(cluster: LocalCluster) ->
 class Claims(Authentication):
     """Says that it is the system, with any proof."""
 
-    method = SYSTEM_METHOD
-
-    def __init__(self, proof: bytes) -> None:
+    def __init__(self, method: str, proof: bytes) -> None:
+        self.method = method
         self._proof = proof
 
     def data(self) -> bytes:
         return self._proof
 
 
-PROOFS = [b"", b"test", system_proof(b"another key").encode(), b"\xff\xfe", b"\xc3\xa4" * 32]
+PROOFS = [
+    (SYSTEM_METHOD, b""),
+    (SYSTEM_METHOD, b"test"),
+    (SYSTEM_METHOD, own_proof(b"another key", SYSTEM_METHOD).encode()),
+    (SYSTEM_METHOD, own_proof(b"test", HANDLES_METHOD).encode()),
+    (HANDLES_METHOD, own_proof(b"another key", HANDLES_METHOD).encode()),
+    (SYSTEM_METHOD, b"\xff\xfe"),
+    (SYSTEM_METHOD, b"\xc3\xa4" * 32),
+]
 
 
-@pytest.mark.parametrize("proof", PROOFS)
-def test_a_wrong_proof_is_refused(cluster: LocalCluster, proof: bytes) -> None:
+@pytest.mark.parametrize(("method", "proof"), PROOFS)
+def test_a_wrong_proof_is_refused(cluster: LocalCluster, method: str, proof: bytes) -> None:
     async def main() -> None:
-        client = Client(cluster.service_url, authentication=Claims(proof))
+        client = Client(cluster.service_url, authentication=Claims(method, proof))
         with pytest.raises(velaray.AuthenticationError, match="an actor of this cluster"):
             await client.create_producer(str(EVENTS))
         with pytest.raises(velaray.AuthenticationError):
@@ -162,8 +169,8 @@ def test_a_wrong_proof_is_refused(cluster: LocalCluster, proof: bytes) -> None:
 
 def test_the_key_is_not_in_the_proof() -> None:
     key = b"0123456789abcdef"
-    proof = system_proof(key)
-    check_system_proof(key, proof)
+    proof = own_proof(key, SYSTEM_METHOD)
+    check_own_proof(key, SYSTEM_METHOD, proof)
     assert key.decode() not in proof and key.hex() not in proof
 
 
