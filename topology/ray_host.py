@@ -23,12 +23,12 @@ from velaray.actors.runtime import Stopped
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.topology.actor_system import Address, MakeActor, Unreachable, check_survey
 from velaray.topology.config import ClusterConfig
-from velaray.topology.hosted_actors import HostedActors, IdleActors
 from velaray.topology.load import SAMPLE_S, BusyRule, LoadMeter, QuietRule
 from velaray.topology.loop_lag import LoopLag
 from velaray.topology.messages import ReplyT, Request, method_of
 from velaray.topology.metrics import Sample
 from velaray.topology.ownership import check_ownership
+from velaray.topology.placed_actors import Misplaced, PlacedActors
 from velaray.topology.placement import BACKGROUND_HOST, group_of, host_names, is_own
 from velaray.topology.ray_directory import directory_of
 from velaray.topology.ray_host_control import RayHostControl
@@ -44,10 +44,6 @@ from velaray.topology.rpc import RemoteError, reason_of
 from velaray.topology.transient import TRANSIENT_OR_STORE
 
 WATCH_S = 1.0
-_RECOVERED_AT_ONCE = 4
-"""How many actors a restarted host activates at a time."""
-_PLACEMENTS_KEPT = 100_000
-_PLACES_TRIED = 3
 _DIRECTORY_S = 10.0
 
 
@@ -78,8 +74,46 @@ def make_actor_system(config: ClusterConfig, make_actor: MakeActor) -> RayActorS
     return kind(config, make_actor)
 
 
-class Misplaced(Unreachable):
-    """The directory has placed the actor in another host."""
+class _RayDirectory:
+    """The directory as a Ray actor."""
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self._config = config
+
+    async def place(self, key: ActorKey) -> str:
+        """Where the directory places an actor now. Raises `Unreachable` if it doesn't answer."""
+        try:
+            async with asyncio.timeout(_DIRECTORY_S):
+                return str(await directory_of(self._config).place.remote(key.text()))
+        except TimeoutError as error:
+            problem = f"{key}: the placement directory doesn't answer within {_DIRECTORY_S:g} s"
+            raise Unreachable(problem) from error
+
+    def released(self, host: str, key: ActorKey) -> None:
+        """Note that a host has passivated an actor."""
+        directory_of(self._config).released.remote(host, key.text())
+
+    async def placed_in(self, host: str) -> list[ActorKey]:
+        """The actors of a host."""
+        return [*map(ActorKey.parse, await directory_of(self._config).placed_in.remote(host))]
+
+
+class _RayHosts:
+    """The hosts as Ray actors."""
+
+    def __init__(self, config: ClusterConfig, make_actor: MakeActor) -> None:
+        self._config = config
+        self._make_actor = make_actor
+
+    async def address(self, host: str, key: ActorKey) -> Address:
+        """Have a host start an actor unless it runs. Raises Ray's errors, and `Misplaced`."""
+        handle = host_of(host, self._config, self._make_actor)
+        try:
+            return Address(*await first_answer(partial(handle.address.remote, key.text())))
+        except RayTaskError as error:
+            if isinstance(error.cause, Misplaced):
+                raise error.cause from error
+            raise
 
 
 class SharedActorSystem(RayActorSystem):
@@ -88,65 +122,26 @@ class SharedActorSystem(RayActorSystem):
     def __init__(self, config: ClusterConfig, make_actor: MakeActor, host: str = "") -> None:
         """``host`` is the name of the host that this process is; "": it is none."""
         super().__init__(config, make_actor)
-        self.hosted = HostedActors(lambda key: make_actor(key, self))
+        self._directory = _RayDirectory(config)
+        self.placed = PlacedActors(
+            host,
+            lambda key: make_actor(key, self),
+            self._directory,
+            _RayHosts(config, make_actor),
+            self.fatal,
+        )
         self.host_control = RayHostControl(config)
         self.isolates = config.own_hosts > 0
-        self.leaving: set[str] = set()
-        """The groups that this host hands over: they start here no more."""
-        self._name = host
-        self._placements: dict[ActorKey, str] = {}
 
     async def address(self, key: ActorKey) -> Address:
         """Activate the actor in its host and return its address."""
         with ray_errors(key):
-            for _ in range(_PLACES_TRIED):
-                kept = self._placements.get(key)
-                name = await self._place(key)
-                try:
-                    if name == self._name:
-                        return await self.start(key, "" if kept else name)
-                    handle = host_of(name, self.config, self._make_actor)
-                    return Address(*await first_answer(partial(handle.address.remote, key.text())))
-                except RayTaskError as error:
-                    if not isinstance(error.cause, Misplaced):
-                        raise
-                except Misplaced:
-                    pass
-                self._placements.pop(key, None)
-        raise Unreachable(f"{key} is being moved to another host")
-
-    async def start(self, key: ActorKey, placed: str = "") -> Address:
-        """Start an actor in this host, unless it runs. Raises `Misplaced` if the directory has
-        placed it elsewhere: other processes keep placements, which a move makes stale. ``placed``
-        is the directory's answer, if it has just been asked."""
-        if not self.hosted.has_begun(key):
-            name = placed or await self._ask_directory(key)
-            if name != self._name or group_of(key) in self.leaving:
-                raise Misplaced(f"{key} is placed in {name}")
-        return await self.hosted.address(key)
-
-    async def _place(self, key: ActorKey) -> str:
-        name = self._placements.get(key)
-        if name is None:
-            name = await self._ask_directory(key)
-            if len(self._placements) >= _PLACEMENTS_KEPT:
-                self._placements.clear()
-            self._placements[key] = name
-        return name
-
-    async def _ask_directory(self, key: ActorKey) -> str:
-        """Where the directory places an actor now. Raises `Unreachable` if it doesn't answer."""
-        try:
-            async with asyncio.timeout(_DIRECTORY_S):
-                return str(await directory_of(self.config).place.remote(key.text()))
-        except TimeoutError as error:
-            problem = f"{key}: the placement directory doesn't answer within {_DIRECTORY_S:g} s"
-            raise Unreachable(problem) from error
+            return await self.placed.address(key)
 
     async def dismiss(self, key: ActorKey) -> None:
         """Make the actor finish, if it runs."""
         with contextlib.suppress(ValueError, RayActorError):  # it doesn't run, as requested
-            name = await self._ask_directory(key)
+            name = await self._directory.place(key)
             host = ray.get_actor(name, self.config.ray_namespace)
             await host.dismiss.remote(key.text())
 
@@ -166,7 +161,7 @@ class SharedActorSystem(RayActorSystem):
     def fatal(self, key: ActorKey, error: BaseException) -> None:
         """End an actor and no other; the next use recovers it."""
         print(f"velaray: {key} stops: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        self.hosted.kill(key)
+        self.placed.hosted.kill(key)
 
 
 class HostActor:
@@ -179,7 +174,8 @@ class HostActor:
         self._config = config
         self._make_actor = make_actor
         self._system = SharedActorSystem(config, make_actor, name)
-        self._hosted = self._system.hosted
+        self._placed = self._system.placed
+        self._hosted = self._placed.hosted
         self._retiring = False
         # An error here makes Ray not restart this host: its cluster was superseded.
         with ThreadPoolExecutor(1) as pool:
@@ -205,12 +201,12 @@ class HostActor:
         """
         if self._retiring:
             raise Unreachable(f"{self._name} is stopping; the next use starts it again")
-        host, service_port, rpc_port = await self._system.start(ActorKey.parse(key_text))
+        host, service_port, rpc_port = await self._placed.start(ActorKey.parse(key_text))
         return host, service_port, rpc_port
 
     async def dismiss(self, key_text: str) -> None:
         """Stop an actor in good order; the next use activates it again."""
-        await self._passivate(ActorKey.parse(key_text))
+        await self._placed.passivate(ActorKey.parse(key_text))
 
     async def call_started(self, method: str, timeout_s: float) -> dict[str, Any]:
         """The answers of all started actors to a survey; None where one has no answer in time."""
@@ -243,62 +239,34 @@ class HostActor:
     # -- life ----------------------------------------------------------------------
 
     async def hand_over(self, group: str) -> None:
-        """Stop the actors of a group that the directory has placed in another host.
-
-        The partition comes first: it would open its subscriptions again.
-        """
-        self._system.leaving.add(group)
-        try:
-            keys = [key for key in self._hosted.begun() if group_of(key) == group]
-            for key in sorted(keys, key=lambda key: key.kind is not ActorKind.PARTITION):
-                await self._passivate(key)
-        finally:
-            self._system.leaving.discard(group)
+        """Stop the actors of a group that the directory has placed in another host."""
+        await self._placed.hand_over(group)
 
     async def stop_kind(self, kind: str) -> None:
         """Stop all actors of a kind in good order."""
         keys = [key for key in self._hosted.actors if key.kind.value == kind]
-        await asyncio.gather(*map(self._passivate, keys))
+        await asyncio.gather(*map(self._placed.passivate, keys))
 
     async def retire(self, force: bool = False) -> None:
         """Stop what still runs, and exit."""
         self._retiring = True
         for key in list(self._hosted.actors):
-            await self._passivate(key)
+            await self._placed.passivate(key)
         ray.actor.exit_actor()
-
-    async def _passivate(self, key: ActorKey) -> None:
-        stopping = asyncio.ensure_future(self._hosted.dismiss(key))
-        await asyncio.wait([stopping])
-        error = stopping.exception()
-        if error is not None:
-            self._system.fatal(key, error)
-        directory_of(self._config).released.remote(self._name, key.text())
 
     async def _recover(self) -> None:
         """Activate again what was placed here before this process started: it may have work."""
-        placed = await directory_of(self._config).placed_in.remote(self._name)
-        room = asyncio.Semaphore(_RECOVERED_AT_ONCE)
-
-        async def activate(key: ActorKey) -> None:
-            async with room:
-                # Its next use tries again.
-                with contextlib.suppress(*TRANSIENT_OR_STORE, Stopped):
-                    await self._system.start(key)
-
-        await asyncio.gather(*map(activate, map(ActorKey.parse, placed)))
+        await self._placed.recover()
         collect_garbage_rarely()
 
     async def _watch(self) -> None:
         """Passivate actors after the configured idle time; stop when another cluster owns the
         data."""
         limit = self._config.passivate_after_s
-        idle = IdleActors(self._hosted)
         while True:
             await asyncio.sleep(min(WATCH_S, limit))
             await check_ownership(self._system.store, self._config)
-            for key in idle.due(limit):
-                await self._passivate(key)
+            await self._placed.passivate_idle(limit)
 
     async def _balance(self) -> None:
         """Move a topic that is too busy for this host to a host of its own, or one that has become
