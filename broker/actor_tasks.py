@@ -7,15 +7,14 @@ from collections.abc import Awaitable
 from typing import Any
 
 from velaray.actors.runtime import Stopped
-from velaray.events.ids import ActorKey
-from velaray.topology.actor_system import ActorSystem
+from velaray.topology.actor_system import Activation, ActorSystem
 
 
 class ActorTasks:
     """Tasks that are cancelled with their actor. An error that one raises ends the actor."""
 
-    def __init__(self, key: ActorKey, actor_system: ActorSystem) -> None:
-        self._key = key
+    def __init__(self, actor: Activation, actor_system: ActorSystem) -> None:
+        self._actor = actor
         self._actor_system = actor_system
         self._running: set[asyncio.Task[Any]] = set()
 
@@ -41,4 +40,4 @@ class ActorTasks:
         self._running.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, Stopped):
-            self._actor_system.fatal(self._key, error)
+            self._actor_system.fatal(self._actor, error)

@@ -65,7 +65,7 @@ class JournaledActor(ActorBase):
         self.host = actor_system.host_of(key)
         self.rpc_server = RpcServer(ActorPeer(self), key.text(), self.host.rpc)
         self.keeper = LedgerKeeper(self)
-        self._tasks = ActorTasks(key, actor_system)
+        self._tasks = ActorTasks(self, actor_system)
         self.spawn = self._tasks.spawn
 
     async def start(self) -> Address:
@@ -81,7 +81,7 @@ class JournaledActor(ActorBase):
                 self.key,
                 self.actor_system.clock_ms,
                 self.journal_settings(),
-                lambda error: self.actor_system.fatal(self.key, error),
+                lambda error: self.actor_system.fatal(self, error),
                 self._admit,
             )
         except Purged as error:
@@ -147,7 +147,7 @@ class JournaledActor(ActorBase):
                 if await journal.confirm():
                     return found
             except JournalError as error:
-                self.actor_system.fatal(self.key, error)
+                self.actor_system.fatal(self, error)
                 raise Stopped(self.key.text(), error) from error
             await asyncio.sleep(_ROLL_OVER_S)
         raise Stopped(self.key.text(), journal.failure)

@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable
 from random import Random
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from velaray.actors.machine import Reason
 from velaray.client.retry import Backoff, RandomSource
@@ -58,6 +58,15 @@ class Address(NamedTuple):
     host: str
     service_port: int
     rpc_port: int
+
+
+class Activation(Protocol):
+    """One activation of an actor, known by its identity."""
+
+    @property
+    def key(self) -> ActorKey:
+        """The actor."""
+        ...
 
 
 class ActorBase(abc.ABC):
@@ -179,8 +188,11 @@ class ActorSystem(abc.ABC):
         """
 
     @abc.abstractmethod
-    def fatal(self, key: ActorKey, error: BaseException) -> None:
-        """End an actor of this process that can't continue (fenced, failed sync, divergence)."""
+    def fatal(self, actor: Activation, error: BaseException) -> None:
+        """End an actor of this process that can't continue (fenced, failed sync, divergence).
+
+        Only this activation ends: its successor may run already.
+        """
 
     def host_of(self, key: ActorKey) -> ActorHost:
         """Return the host that runs this actor of the process: its only host, by default."""

@@ -7,7 +7,13 @@ import math
 from collections.abc import Callable, Iterator
 
 from velaray.events.ids import ActorKey
-from velaray.topology.actor_system import ActorBase, Address, Unreachable, start_actor
+from velaray.topology.actor_system import (
+    Activation,
+    ActorBase,
+    Address,
+    Unreachable,
+    start_actor,
+)
 
 
 class HostedActors:
@@ -87,6 +93,12 @@ class HostedActors:
             finally:
                 if not stopped:
                     actor.abort()
+
+    def fail(self, actor: Activation) -> None:
+        """End an activation that failed. One that is being stopped, or has ended, is left alone,
+        and so is its successor."""
+        if self.actors.get(actor.key) is actor:
+            self.kill(actor.key)
 
     def kill(self, key: ActorKey) -> None:
         """End an actor as a crash of its own would; the next use starts it again."""

@@ -16,7 +16,13 @@ from velaray.actors.runtime import Stopped
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.errors import JournalError, StorageFull
 from velaray.journal.store import LedgerStore
-from velaray.topology.actor_system import ActorSystem, Address, MakeActor, check_survey
+from velaray.topology.actor_system import (
+    Activation,
+    ActorSystem,
+    Address,
+    MakeActor,
+    check_survey,
+)
 from velaray.topology.config import ClusterConfig
 from velaray.topology.host import ActorHost
 from velaray.topology.hosted_actors import HostedActors, IdleActors
@@ -88,10 +94,11 @@ class InProcessActorSystem(ActorSystem):
                     found[key] = await actor.call(method_of(request), {})
         return found
 
-    def fatal(self, key: ActorKey, error: BaseException) -> None:
+    def fatal(self, actor: Activation, error: BaseException) -> None:
         """Record the failure, and end the actor as the end of its process would."""
-        self.failures.append((key, error))
-        self.kill(key)
+        self.failures.append((actor.key, error))
+        if self.actors.get(actor.key) is actor:
+            self.kill(actor.key)
 
     def kill(self, key: ActorKey) -> None:
         """End an actor as SIGKILL would, or, in a shared host, as a failure of its own would. The
@@ -114,10 +121,13 @@ class InProcessActorSystem(ActorSystem):
     async def passivate_idle(self, limit_s: float) -> None:
         """Stop the actors that were idle for ``limit_s`` seconds (see `IdleActors`)."""
         for key in self._idle.due(limit_s):
+            actor = self.actors.get(key)
+            if actor is None:  # it has ended meanwhile
+                continue
             try:
                 await self.dismiss(key)
             except (JournalError, Stopped) as error:
-                self.fatal(key, error)
+                self.fatal(actor, error)
 
     async def stop(self) -> None:
         """Stop every actor. Garbage collectors, which are clients, come first; then subscriptions,

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from velaray.actors.runtime import Stopped
 from velaray.events.ids import ActorKey, ActorKind
-from velaray.topology.actor_system import ActorBase, Address, Unreachable
+from velaray.topology.actor_system import Activation, ActorBase, Address, Unreachable
 from velaray.topology.hosted_actors import HostedActors, IdleActors
 from velaray.topology.placement import group_of
 from velaray.topology.transient import TRANSIENT_OR_STORE
@@ -63,10 +63,10 @@ class PlacedActors:
         make: Callable[[ActorKey], ActorBase],
         directory: Directory,
         others: OtherHosts,
-        fatal: Callable[[ActorKey, BaseException], None],
+        fatal: Callable[[Activation, BaseException], None],
     ) -> None:
-        """``host`` is the name of the host that this process is; "": it is none. ``fatal`` ends an
-        actor of it that can't stop."""
+        """``host`` is the name of the host that this process is; "": it is none. ``fatal``
+        reports an actor of it that failed to stop."""
         self.hosted = HostedActors(make)
         self.leaving: set[str] = set()
         """The groups that this host hands over: they start here no more."""
@@ -131,11 +131,13 @@ class PlacedActors:
 
     async def passivate(self, key: ActorKey) -> None:
         """Stop an actor in good order, if it runs; the next use activates it again."""
+        await self.hosted.started(key)
+        actor = self.hosted.actors.get(key)
         stopping = asyncio.ensure_future(self.hosted.dismiss(key))
         await asyncio.wait([stopping])
         error = stopping.exception()
-        if error is not None:
-            self._fatal(key, error)
+        if error is not None and actor is not None:
+            self._fatal(actor, error)
         self._directory.released(self._host, key)
 
     async def passivate_idle(self, limit_s: float) -> None:

@@ -20,8 +20,14 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from velaray.actors.runtime import Stopped
-from velaray.events.ids import ActorKey, ActorKind
-from velaray.topology.actor_system import Address, MakeActor, Unreachable, check_survey
+from velaray.events.ids import ActorKey
+from velaray.topology.actor_system import (
+    Activation,
+    Address,
+    MakeActor,
+    Unreachable,
+    check_survey,
+)
 from velaray.topology.config import ClusterConfig
 from velaray.topology.load import SAMPLE_S, BusyRule, LoadMeter, QuietRule
 from velaray.topology.loop_lag import LoopLag
@@ -158,10 +164,11 @@ class SharedActorSystem(RayActorSystem):
                 found.update((ActorKey.parse(text), answer) for text, answer in answers.items())
         return found
 
-    def fatal(self, key: ActorKey, error: BaseException) -> None:
+    def fatal(self, actor: Activation, error: BaseException) -> None:
         """End an actor and no other; the next use recovers it."""
-        print(f"velaray: {key} stops: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        self.placed.hosted.kill(key)
+        text = f"velaray: {actor.key} stops: {type(error).__name__}: {error}"
+        print(text, file=sys.stderr, flush=True)
+        self.placed.hosted.fail(actor)
 
 
 class HostActor:

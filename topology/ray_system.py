@@ -27,6 +27,7 @@ from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.errors import StorageFull
 from velaray.journal.files import FileStore
 from velaray.topology.actor_system import (
+    Activation,
     ActorBase,
     ActorSystem,
     Address,
@@ -95,8 +96,12 @@ class RayActorSystem(ActorSystem):
 
         return dict(zip(keys, await asyncio.gather(*map(ask, keys)), strict=True))
 
-    def fatal(self, key: ActorKey, error: BaseException) -> None:
+    def fatal(self, actor: Activation, error: BaseException) -> None:
         """End this process: Ray restarts the actor, which recovers from its journal."""
+        self.exit(actor.key, error)
+
+    def exit(self, key: ActorKey, error: BaseException) -> None:
+        """End this process because of its actor."""
         print(f"velaray: {key} stops: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         os._exit(1)
 
@@ -278,7 +283,7 @@ class VelarayActor:
             await asyncio.wait([stopping])
             error = stopping.exception()
             if error is not None:
-                self._actor_system.fatal(self._key, error)
+                self._actor_system.exit(self._key, error)
         ray.actor.exit_actor()
 
     def _idle(self) -> bool:
@@ -306,4 +311,4 @@ class VelarayActor:
         """End the process: the actor is superseded, or the data can't be read."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._actor_system.fatal(self._key, error)
+            self._actor_system.exit(self._key, error)

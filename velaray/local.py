@@ -19,7 +19,6 @@ from typing import IO, Any, Self, TypeVar, Unpack
 from velaray.admin.api import serve_admin
 from velaray.broker.garbage_collection.collectors import collectors_to_wake
 from velaray.broker.proxy.proxy import Proxy
-from velaray.events.ids import ActorKey
 from velaray.geo.actor_kinds import make_actor
 from velaray.journal.files import FileStore
 from velaray.journal.memory import MemoryStore
@@ -34,6 +33,7 @@ from velaray.starting import (
     own_data,
     run_to_end,
 )
+from velaray.topology.actor_system import Activation
 from velaray.topology.config import ClusterConfig
 from velaray.topology.host import WRITERS
 from velaray.topology.in_process import InProcessActorSystem
@@ -51,10 +51,11 @@ ResultT = TypeVar("ResultT")
 class LocalActorSystem(InProcessActorSystem):
     """The actors of a `LocalCluster`."""
 
-    def fatal(self, key: ActorKey, error: BaseException) -> None:
+    def fatal(self, actor: Activation, error: BaseException) -> None:
         """End an actor and no other; the next use recovers it."""
-        print(f"velaray: {key} stops: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        super().fatal(key, error)
+        text = f"velaray: {actor.key} stops: {type(error).__name__}: {error}"
+        print(text, file=sys.stderr, flush=True)
+        super().fatal(actor, error)
 
 
 class LocalCluster:

@@ -96,8 +96,8 @@ class GarbageCollector(ActorBase):
         self._connecting = asyncio.Lock()
         self._enqueuing = 0
         self._room = asyncio.Semaphore(AT_ONCE)
-        self._tasks = ActorTasks(key, actor_system)
-        self._handling = ActorTasks(key, actor_system)
+        self._tasks = ActorTasks(self, actor_system)
+        self._handling = ActorTasks(self, actor_system)
         self._stopping = False
         self._drained = False
 

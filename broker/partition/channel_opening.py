@@ -179,4 +179,4 @@ class ChannelOpener:
         return SubscriptionChannel(name, self._log, self._stored, self._on_closed, durable=durable)
 
     def _reader_failed(self, error: BaseException) -> None:
-        self._partition.actor_system.fatal(self._partition.key, error)
+        self._partition.actor_system.fatal(self._partition, error)

@@ -179,7 +179,7 @@ class EntryLog:
             self.failed_reads += 1
             logger.error("%s: entry at offset %d can't be read: %s", self.topic, offset, error)
         else:
-            self.actor_system.fatal(self._partition.key, error)
+            self.actor_system.fatal(self._partition, error)
         return problem
 
     def _described_position(self, offset: int) -> str:

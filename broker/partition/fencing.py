@@ -36,5 +36,5 @@ def superseded_if_fenced(partition: Partition) -> Iterator[None]:
         if error.kind != Reason.FENCED:
             raise
         fenced = Fenced(partition.key.text(), partition.runtime.journal.epoch)
-        partition.actor_system.fatal(partition.key, fenced)
+        partition.actor_system.fatal(partition, fenced)
         raise Unreachable(f"{partition.key.topic_name} is served by another activation") from error

@@ -201,4 +201,4 @@ class InboundReplicatorActor(ActorBase):
         with contextlib.suppress(asyncio.CancelledError):
             error = running.exception()
             if error is not None:
-                self.actor_system.fatal(self.key, error)
+                self.actor_system.fatal(self, error)

@@ -149,7 +149,7 @@ class SimulatedActorSystem(ActorSystem):
         """Nothing in a simulated cluster asks everyone."""
         raise NotImplementedError
 
-    def fatal(self, key: ActorKey, error: BaseException) -> None:
+    def fatal(self, actor: Any, error: BaseException) -> None:
         """The process ends at once, and says why."""
         if not self.node.dead:
             self._cluster.failed(self.node, error)

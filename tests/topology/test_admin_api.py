@@ -23,7 +23,7 @@ from velaray.broker.garbage_collection.topic_deletion import sweep_topic
 from velaray.broker.partition.messages import DeleteSubscription
 from velaray.events.ids import ActorKey, ActorKind, TopicName
 from velaray.journal.memory import MemoryStore
-from velaray.topology.actor_system import ActorSystem, Address, Unreachable
+from velaray.topology.actor_system import Activation, ActorSystem, Address, Unreachable
 from velaray.topology.config import AuthSettings, ClusterConfig
 from velaray.topology.messages import Request
 
@@ -767,7 +767,7 @@ class NoActorSystem(ActorSystem):
     async def survey(self, request: type[Request[Any]], timeout_s: float) -> dict[ActorKey, Any]:
         raise NotImplementedError
 
-    def fatal(self, key: ActorKey, error: BaseException) -> None:
+    def fatal(self, actor: Activation, error: BaseException) -> None:
         raise NotImplementedError
 
 

@@ -237,3 +237,24 @@ def test_an_actor_that_fails_to_stop_is_aborted() -> None:
         assert not hosted.actors
 
     asyncio.run(scenario())
+
+
+def test_the_failure_of_a_former_activation_leaves_its_successor_alone() -> None:
+    async def scenario() -> None:
+        hosted, key = HostedActors(Actor), partition(1)
+        former, start = await starting(hosted, key)
+        former.may_start.set()
+        await start
+        hosted.kill(key)
+        former.ended = ""
+        successor, start = await starting(hosted, key)
+        successor.may_start.set()
+        await start
+        hosted.fail(former)
+        assert not successor.ended
+        assert list(hosted) == [(key, successor)]
+        hosted.fail(successor)
+        assert successor.ended == "aborted"
+        assert not list(hosted)
+
+    asyncio.run(scenario())
