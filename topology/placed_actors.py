@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from velaray.actors.runtime import Stopped
+from velaray.actors.machine import Reason
+from velaray.actors.runtime import RuntimeFault, Stopped
 from velaray.events.ids import ActorKey, ActorKind
+from velaray.journal.errors import JournalError, StorageFull
 from velaray.topology.actor_system import Activation, ActorBase, Address, Unreachable
 from velaray.topology.hosted_actors import HostedActors, IdleActors
 from velaray.topology.placement import group_of
+from velaray.topology.rpc import RemoteError, reason_of
 from velaray.topology.transient import TRANSIENT_OR_STORE
 
 RECOVERED_AT_ONCE = 4
@@ -82,15 +85,16 @@ class PlacedActors:
     async def address(self, key: ActorKey) -> Address:
         """Activate the actor in its host and return its address.
 
-        Raises `Unreachable` if it is being moved, and what the directory, the host and the actor's
-        start raise.
+        Raises `Unreachable` if it is being moved or can't start now, `RemoteError` if it refuses to
+        start or the disk is full, and what the directory and other hosts raise.
         """
         for _ in range(_PLACES_TRIED):
             kept = self._placements.get(key)
             name = await self.place(key)
             with contextlib.suppress(Misplaced):
                 if name == self._host:
-                    return await self.start(key, "" if kept else name)
+                    with _failures(key):
+                        return await self.start(key, "" if kept else name)
                 return await self._others.address(name, key)
             self._placements.pop(key, None)
         raise Unreachable(f"{key} is being moved to another host")
@@ -157,3 +161,15 @@ class PlacedActors:
                 await self.passivate(key)
         finally:
             self.leaving.discard(group)
+
+
+@contextlib.contextmanager
+def _failures(key: ActorKey) -> Iterator[None]:
+    """Turn the errors of an actor that fails to start into those that its callers expect, who would
+    fail with it otherwise."""
+    try:
+        yield
+    except StorageFull as error:
+        raise RemoteError(Reason.STORAGE_FULL, error.told) from error
+    except (JournalError, RuntimeFault) as error:
+        raise Unreachable(f"{key}: {reason_of(error)}") from error

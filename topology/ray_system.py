@@ -121,8 +121,6 @@ def ray_errors(key: ActorKey) -> Iterator[None]:
         raise Unreachable(f"{key}: {reason_of(error.cause)}") from error
     except RayError as error:
         raise Unreachable(f"{key}: {error}") from error
-    except StorageFull as error:  # of an actor of this process
-        raise RemoteError(Reason.STORAGE_FULL, error.told) from error
 
 
 async def first_answer(ask: Callable[[], Any]) -> Any:

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from velaray.actors.runtime import Stopped
 from velaray.events.ids import ActorKey, TopicName
-from velaray.journal.errors import SyncFailed
+from velaray.journal.errors import StorageFull, SyncFailed
 from velaray.topology.actor_system import ActorBase, Address, Unreachable
 from velaray.topology.placed_actors import Misplaced, PlacedActors
 from velaray.topology.placement import PlacementTable
+from velaray.topology.rpc import RemoteError
 from velaray.topology.rpc_server import RpcListener, RpcServer
 
 HERE = Address("127.0.0.1", 1, 2)
@@ -140,6 +142,23 @@ def test_a_host_starts_no_actor_of_another_host_or_of_a_group_that_leaves() -> N
             await process.placed.start(KEY)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (StorageFull("file", "all used"), RemoteError),
+        (SyncFailed("file", "I/O error"), Unreachable),
+        (Stopped("actor", None), Unreachable),
+    ],
+)
+def test_a_start_that_fails_gives_a_neighbour_an_error_that_it_expects(
+    monkeypatch: pytest.MonkeyPatch, fault: Exception, error: type[Exception]
+) -> None:
+    """A neighbour would end with any other error."""
+    monkeypatch.setattr(Actor, "fault", fault)
+    with pytest.raises(error):
+        asyncio.run(Process().placed.address(KEY))
 
 
 def test_an_actor_that_fails_to_stop_is_reported() -> None:
