@@ -449,6 +449,41 @@ def test_a_lease_continues_behind_hidden_entries_that_were_not_in_memory() -> No
     run(scenario)
 
 
+def test_a_lease_is_kept_while_the_dispatcher_cannot_be_told_of_the_next_entry() -> None:
+    """Otherwise the two exchange leases without a pause until it can."""
+
+    async def scenario(setting: Setting) -> None:
+        setting.hidden = {1}
+        setting.consumer.flow(9)
+        setting.channel.on_notice(FeedFrom(0, 0, False))
+        setting.lease(0, 0)
+        setting.publish(3)
+        assert await setting.connection.delivered() == [0]
+        assert ReleaseLease() in setting.take()
+        await asyncio.sleep(0)
+        assert len(setting.passing) == 1
+        setting.lease(1, 1, lease_ends=1)
+        assert setting.take() == []
+        setting.passing[0].set_result(None)
+        await asyncio.sleep(0.01)
+        assert ReleaseLease() in setting.take()
+
+    run(scenario)
+
+
+def test_a_channel_that_closes_cancels_its_late_report() -> None:
+    async def scenario(setting: Setting) -> None:
+        setting.consumer.flow(9)
+        setting.lease(0, 0)
+        setting.publish(1)
+        timer = setting.channel.delivery._reporting
+        assert timer is not None
+        setting.channel.close()
+        assert timer.cancelled()
+
+    run(scenario)
+
+
 def test_a_channel_that_closes_during_a_load_delivers_nothing_more() -> None:
     async def scenario(setting: Setting) -> None:
         setting.unknown = 0

@@ -39,6 +39,11 @@ class Feed(Protocol):
 
     hashing: bool
 
+    @property
+    def busy(self) -> bool:
+        """Whether entries are being loaded or passed over, before later ones are reported."""
+        ...
+
     def want_more(self, limit: int) -> None:
         """Note that the dispatcher wants the entries below ``limit`` at least."""
         ...
@@ -134,8 +139,7 @@ class Delivery:
 
     def _report_late(self) -> None:
         self._reporting = None
-        if not self._channel.closed:
-            self.report()
+        self.report()
 
     def end_lease(self) -> None:
         """End the lease, and refuse leases that the dispatcher granted before it knows of this
@@ -148,6 +152,8 @@ class Delivery:
     def drop_lease(self) -> None:
         """End the lease without a report: the channel is closed."""
         self._leased = self._served = None
+        if self._reporting is not None:
+            self._reporting.cancel()
 
     def release_lease(self) -> None:
         """End the lease for the dispatcher, which revokes it."""
@@ -197,9 +203,11 @@ class Delivery:
                 self._load_hidden(consumer, known)
             )
         elif leased.next_offset == end < readable:
-            # That entry must wait, and later ones mustn't: the dispatcher must decide at once.
+            # That entry must wait, and later ones mustn't: the dispatcher must decide at once. As
+            # long as it can't be told of the entry, it would only grant another lease.
             self._channel.feed.want_more(end + RUN_ENTRIES)
-            self._channel.tell(ReleaseLease())
+            if not self._channel.feed.busy:
+                self._channel.tell(ReleaseLease())
         elif leased.room <= 0:
             self._channel.tell(ReleaseLease())  # the consumer is full: the dispatcher must decide
         elif leased.report_due or log.terminated_at is not None:

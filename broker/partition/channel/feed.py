@@ -89,6 +89,11 @@ class DispatcherFeed:
         self._begun = 0  # how often feeding began
         self._feeding: asyncio.Task[None] | None = None
 
+    @property
+    def busy(self) -> bool:
+        """Whether entries are being loaded or passed over, before later ones are reported."""
+        return self._feeding is not None
+
     def start(self, offset: int, wanted: int, hashing: bool) -> None:
         """Report the sizes of entries from ``offset`` on, and the hashes of their keys if
         ``hashing``."""
