@@ -330,7 +330,12 @@ class GarbageCollector(ActorBase):
                 with contextlib.suppress(VelarayError):  # closed: all are redelivered
                     await consumer.negative_acknowledge(message)
         finally:
-            asyncio.get_running_loop().call_later(PAUSE_S, self._room.release)
+            if not self._stopping:
+                self._tasks.spawn(self._leave_room())
+
+    async def _leave_room(self) -> None:
+        await asyncio.sleep(PAUSE_S)
+        self._room.release()
 
     async def _is_done_with(self, message: ClientMessage[Event]) -> bool:
         """Whether the event needs no further attempt."""
