@@ -14,6 +14,7 @@ from typing import NamedTuple
 from tests.oracle.names import NEW_KINDS, in_recorded_words
 from tests.oracle.trace import Trace, dump_trace, load_trace, recording, replay
 from tests.sim.history import History
+from tests.sim.kind import Kind
 from tests.sim.shrink import run_as
 
 FOLDER = Path(__file__).resolve().parent / "recorded"
@@ -52,7 +53,7 @@ def record(run: Run) -> tuple[Row, bytes]:
     """Run it; returns its row and its trace, not compressed. Raises if the run isn't sound."""
     trace = Trace()
     with recording(trace):
-        outcome = run_as(run.seed, None, run.kind == "relaxed", run.kind == "geo")
+        outcome = run_as(run.seed, None, Kind(run.kind == "relaxed", run.kind == "geo"))
     if outcome.problems:
         raise AssertionError(f"{run.kind} {run.seed} isn't sound: {outcome.problems[0]}")
     row = Row(*run, history_digest(outcome.history), trace.digest(), trace.calls())

@@ -32,6 +32,9 @@ def _arguments() -> argparse.Namespace:
     kind.add_argument(
         "--geo", action="store_true", help="several clusters that replicate to each other"
     )
+    kind.add_argument(
+        "--hosts", action="store_true", help="several actors in each process of the cluster"
+    )
     parser.add_argument("--mutant", help="break the product in this way first")
     parser.add_argument(
         "--mutants",
@@ -71,6 +74,7 @@ def _run_seeds(chosen: argparse.Namespace) -> int:
     options = "" if chosen.faults is None else f" --faults {chosen.faults}"
     options += " --relaxed" if chosen.relaxed else ""
     options += " --geo" if chosen.geo else ""
+    options += " --hosts" if chosen.hosts else ""
     options += f" --mutant {chosen.mutant}" if chosen.mutant else ""
     if len(seeds) == 1:
         print(f"seed {seeds[0]}: python -m tests.sim --seed {seeds[0]}{options}", flush=True)
@@ -80,12 +84,14 @@ def _run_seeds(chosen: argparse.Namespace) -> int:
     if chosen.mutant and not _known([chosen.mutant]):
         return 2
     from tests.sim.campaign import Orders, examine_all
+    from tests.sim.kind import Kind
 
     jobs = max(1, min(chosen.jobs, len(seeds)))
     folder = chosen.history or Path(tempfile.gettempdir()) / "velaray-sim"
     failed, done, machine_s, began = [], 0, 0.0, time.monotonic()
     orders = Orders(
-        *(chosen.faults, chosen.mutant, chosen.digest, folder, chosen.relaxed, chosen.geo)
+        *(chosen.faults, chosen.mutant, chosen.digest, folder),
+        Kind(chosen.relaxed, chosen.geo, chosen.hosts),
     )
     for verdict in examine_all(seeds, jobs, orders):
         done += 1

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from tests.sim.kind import Kind
 from tests.sim.mutants import MUTANTS
 from tests.sim.shrink import report, run_as
 
@@ -48,25 +49,24 @@ class Hunt:
 @dataclass(frozen=True)
 class Orders:
     """How to run seeds: with how many of their faults, with which mutant, whether to tell the
-    digest of their histories, where histories of failing runs go, whether partitions are
-    synced on a timer, and whether there are several clusters."""
+    digest of their histories, where histories of failing runs go, and the kind of runs."""
 
     faults: int | None
     mutant: str | None
     digest: bool
     histories: Path
-    relaxed: bool = False
-    geo: bool = False
+    kind: Kind
 
 
 def examine(orders: Orders, seed: int) -> Verdict:
     """Run a seed; if it fails, make it smaller and write its history."""
     mutant = orders.mutant
-    relaxed = orders.relaxed or (mutant is not None and MUTANTS[mutant].relaxed)
-    geo = orders.geo or (mutant is not None and MUTANTS[mutant].geo)
+    kind = orders.kind
+    if mutant is not None and not any(kind):
+        kind = MUTANTS[mutant].kind()
     began = time.process_time()
     with MUTANTS[mutant].applied() if mutant else nullcontext():
-        outcome = run_as(seed, orders.faults, relaxed, geo)
+        outcome = run_as(seed, orders.faults, kind)
         text = report(outcome, orders.histories, mutant) if outcome.problems else ""
     digest = outcome.history.digest() if orders.digest else ""
     return Verdict(seed, digest, text, time.process_time() - began)
@@ -79,7 +79,7 @@ def hunt(mutant: str) -> Hunt:
     known = MUTANTS[mutant]
     with known.applied():
         for seed in range(1, known.within + 1):
-            outcome = run_as(seed, None, known.relaxed, known.geo)
+            outcome = run_as(seed, None, known.kind())
             if outcome.problems:
                 found, problem = seed, outcome.problems[0]
                 break

@@ -121,16 +121,17 @@ class SimulatedActorSystem(ActorSystem):
     """One process's way to the others."""
 
     def __init__(self, cluster: SimCluster, node: Activation) -> None:
-        hook = StoreHook(cluster, node)
         cluster.stores += 1
-        base = cluster.config.number_base
-        store = SimStore(cluster.disk, hook=hook, seed=cluster.stores, number_base=base)
-        super().__init__(cluster.config, store)
+        super().__init__(cluster.config, self._make_store(cluster, node))
         self.journal_settings = SMALL
         self.random = NO_JITTER
         self.node = node
         self.pasts = cluster.pasts
         self._cluster = cluster
+
+    def _make_store(self, cluster: SimCluster, node: Activation) -> SimStore:
+        hook, base = StoreHook(cluster, node), cluster.config.number_base
+        return SimStore(cluster.disk, hook=hook, seed=cluster.stores, number_base=base)
 
     def clock_ms(self) -> int:
         """The process's own clock."""
@@ -162,15 +163,19 @@ class StoreHook:
         self._cluster = cluster
         self._node = node
 
+    def _actor(self) -> Activation:
+        """Whose step it is."""
+        return self._node
+
     async def __call__(self, step: Step, journal: str) -> None:
-        cluster = self._cluster
-        cluster.history.add("store", node=self._node.name, step=step)
+        cluster, node = self._cluster, self._actor()
+        cluster.history.add("store", node=node.name, step=step)
         slow = cluster.slow_disk_s if cluster.loop.time() < cluster.slow_disk_until else 0.0
         await asyncio.sleep((slow or 0.001) * cluster.rng.random())
         for trap in cluster.traps:
-            if trap.matches(step, self._node):
+            if trap.matches(step, node):
                 cluster.traps.remove(trap)
-                await trap.spring(cluster, self._node, journal)
+                await trap.spring(cluster, node, journal)
                 return
 
 
@@ -292,7 +297,7 @@ class SimCluster:
         self.faulty = True
         self._activations = 0
         self._proxy: Activation | None = None
-        self.admin = SimulatedActorSystem(self, self._process("admin", None))
+        self.admin = self._make_system(self._process("admin", None))
 
     # -- processes -------------------------------------------------------------------
 
@@ -332,14 +337,22 @@ class SimCluster:
             raise error
         raise Unreachable(f"{key}: {error}") from error
 
-    async def _start(self, node: Activation) -> Address:
+    def _make_system(self, node: Activation) -> SimulatedActorSystem:
+        return SimulatedActorSystem(self, node)
+
+    def make_actor(self, node: Activation, actor_system: ActorSystem) -> ActorBase:
+        """The actor of an activation, with its checks."""
         assert node.key is not None
-        actor = make_actor(node.key, SimulatedActorSystem(self, node))
+        actor = make_actor(node.key, actor_system)
         if node.key.kind is not ActorKind.GARBAGE_COLLECTOR:  # which has no journal
             read = reader_of(MemoryStore(self.disk), node.key)
             checked = CheckedMachine(actor._machine, read)  # type: ignore[attr-defined]
             actor._machine = checked  # type: ignore[attr-defined]
             node.shadow = Shadow(checked)
+        return actor
+
+    async def _start(self, node: Activation) -> Address:
+        actor = self.make_actor(node, self._make_system(node))
         address = await start_actor(actor)
         node.actor = actor
         return address
@@ -371,11 +384,15 @@ class SimCluster:
 
         A full disk is not: a running actor refuses commands and continues.
         """
+        self.note_failure(node, error)
+        self.kill(node)
+
+    def note_failure(self, node: Activation, error: BaseException) -> None:
+        """Record the failure of an actor, and judge it."""
         self.history.add("fatal", node=node.name, error=f"{type(error).__name__}: {error}")
         stopping = isinstance(error, JournalError) and not isinstance(error, StorageFull)
         if not (stopping and self.faulty) and not isinstance(error, Fenced):
             self.failures.append(f"{node.name} ended: {type(error).__name__}: {error}")
-        self.kill(node)
 
     async def dismiss(self, key: ActorKey) -> None:
         """Passivate an actor."""
@@ -393,7 +410,7 @@ class SimCluster:
         """Start the proxy, also after a crash."""
         if not self.down and (self._proxy is None or self._proxy.dead):
             node = self._proxy = self._process(PROXY, None)
-            work = self._start_proxy(SimulatedActorSystem(self, node))
+            work = self._start_proxy(self._make_system(node))
             started = self.loop.create_task(work, context=context_of(node))
             while not started.done() and not node.dead:
                 await asyncio.wait([started], timeout=0.05)

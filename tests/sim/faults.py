@@ -243,14 +243,14 @@ def _do_to(cluster: SimCluster, fault: Fault, node: Activation, rng: Random) -> 
         case "forget":
             cluster.forget(node)
         case "pause":
-            cluster.loop.pause(node, size * 10)
+            cluster.loop.pause(node.process, size * 10)
         case "block":
-            others = [other for other in cluster.live() if other is not node]
+            others = [other for other in cluster.live() if other is not node.process]
             other = rng.choice(others) if others and rng.random() < 0.5 else None
-            cluster.network.block(node, other, size * 20)
+            cluster.network.block(node.process, other, size * 20)
         case "clock jump":
-            node.skew_ms += int((size - 0.5) * 7_200_000)
-            cluster.fastest_ms = max(cluster.fastest_ms, node.skew_ms)
+            node.process.skew_ms += int((size - 0.5) * 7_200_000)
+            cluster.fastest_ms = max(cluster.fastest_ms, node.process.skew_ms)
         case "passivate" if node.key is not None:
             task = cluster.loop.create_task(cluster.dismiss(node.key))
             task.set_name("passivation")

@@ -17,8 +17,8 @@ import asyncio
 import contextvars
 import itertools
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from velaray.broker.client_session import ClientSession
@@ -50,16 +50,25 @@ _HASHED = (
 class Node:
     """A simulated process; ``site`` is where it runs, if there are several clusters."""
 
+    watch: Callable[[asyncio.Handle], None] | None = None
+    """Called with each callback that runs; set for an actor of a host that has ended."""
+
     def __init__(self, name: str, site: str = "") -> None:
         self.name = name
         self.site = site
         self.dead = False
         self.paused_until = 0.0
+        self.pauses = 0
         self.backlog: deque[asyncio.Handle] = deque()
         self.skew_ms = 0
 
     def __repr__(self) -> str:
         return self.name
+
+    @property
+    def process(self) -> Node:
+        """The process itself; the host of an actor that shares one."""
+        return self
 
 
 NODE: contextvars.ContextVar[Node] = contextvars.ContextVar("node")
@@ -69,6 +78,16 @@ HARNESS = Node("harness")
 def current_node() -> Node:
     """The process that runs now; the harness itself outside of any."""
     return NODE.get(HARNESS)
+
+
+@contextmanager
+def within(node: Node) -> Iterator[None]:
+    """Let ``node`` be the one that runs, in this context."""
+    token = NODE.set(node)
+    try:
+        yield
+    finally:
+        NODE.reset(token)
 
 
 def context_of(node: Node) -> contextvars.Context:
@@ -131,9 +150,10 @@ class _TimerHandle(asyncio.TimerHandle):
 
 
 def _may_run(handle: asyncio.Handle, loop: Any) -> bool:
-    node = handle._context.get(NODE, HARNESS)
+    actor = handle._context.get(NODE, HARNESS)
     if loop.unwinding:
         return True
+    node = actor.process
     if node.dead:
         return False
     if node.paused_until and node is not HARNESS:
@@ -141,6 +161,8 @@ def _may_run(handle: asyncio.Handle, loop: Any) -> bool:
             node.backlog.append(handle)
             return False
         node.paused_until = 0.0
+    if actor.watch is not None:
+        actor.watch(handle)
     return True
 
 
@@ -224,6 +246,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def pause(self, node: Node, seconds: float) -> None:
         """Let ``node`` run nothing for a while."""
         node.paused_until = max(node.paused_until, self._now + seconds)
+        node.pauses += 1
         self.call_at(node.paused_until, self._go_on, node, context=context_of(HARNESS))
 
     def _go_on(self, node: Node) -> None:

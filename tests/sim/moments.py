@@ -69,7 +69,7 @@ async def _spring(cluster: Any, node: Any, ambush: Ambush, lose: Any) -> None:
             cluster.forget(node)
             await asyncio.sleep(ambush.size * 5)
         case "pause":
-            cluster.loop.pause(node, ambush.size * 10)
+            cluster.loop.pause(node.process, ambush.size * 10)
             await asyncio.sleep(0)
         case "lose the answer" if lose is not None:
             lose()

@@ -45,7 +45,7 @@ class SimServer:
     """What ``create_server`` returns."""
 
     def __init__(self, network: Network, node: Node, factory: Any, host: str, port: int) -> None:
-        self.node = node
+        self.node = node.process
         self.factory = factory
         self.sockets = (_Socket((host, port)),)
         self._network = network
@@ -62,7 +62,7 @@ class SimTransport(asyncio.Transport):
 
     def __init__(self, network: Network, node: Node, number: int, peername: Any) -> None:
         super().__init__({"peername": peername})
-        self.node = node
+        self.node = node.process
         self.number = number
         self.peer: SimTransport
         self.lost = False

@@ -107,6 +107,7 @@ class Outcome:
     turns: int
     relaxed: bool = False
     geo: bool = False
+    hosts: bool = False
 
 
 def run(seed: int, fault_count: int | None = None, relaxed: bool = False) -> Outcome:
@@ -258,7 +259,7 @@ class World:
     def __init__(
         self, loop: SimLoop, seed: int, faults: list[Fault], history: History, relaxed: bool
     ) -> None:
-        self.cluster = SimCluster(loop, seed, history, relaxed)
+        self.cluster = self._make_cluster(loop, seed, history, relaxed)
         self._loop = loop
         self._seed = seed
         self._faults = faults
@@ -273,6 +274,14 @@ class World:
         self._transactions: TransactionCast | None = None
         self._past: TransactionEvidence | None = None
         self._schemas: SchemaEvidence | None = None
+
+    def _make_cluster(
+        self, loop: SimLoop, seed: int, history: History, relaxed: bool
+    ) -> SimCluster:
+        return SimCluster(loop, seed, history, relaxed)
+
+    async def _carry_out(self) -> None:
+        await carry_out(self.cluster, self._faults, self._seed)
 
     def problems(self) -> list[str]:
         """The faults that the run found."""
@@ -320,7 +329,7 @@ class World:
             producers += self._begin(self._transactions.producers)
         producers += self._begin(make_schema_cast(self._seed, shared))
         self._stage = "in the storm"
-        await carry_out(cluster, self._faults, self._seed)
+        await self._carry_out()
         await asyncio.sleep(2.0)
         history.add("calm")
         cluster.heal()

@@ -5,20 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.sim.geo_run import run_geo
+from tests.sim.hosts_run import run_hosts
+from tests.sim.kind import Kind
 from tests.sim.run import Outcome, run
 
 
-def run_as(seed: int, fault_count: int | None, relaxed: bool, geo: bool) -> Outcome:
-    """A run of ``seed``: of one cluster, or of several (``geo``)."""
-    if geo:
+def run_as(seed: int, fault_count: int | None, kind: Kind) -> Outcome:
+    """A run of ``seed``."""
+    if kind.geo:
         return run_geo(seed, fault_count)
-    return run(seed, fault_count, relaxed=relaxed)
+    if kind.hosts:
+        return run_hosts(seed, fault_count)
+    return run(seed, fault_count, relaxed=kind.relaxed)
+
+
+def kind_of(outcome: Outcome) -> Kind:
+    """The kind of a run that is over."""
+    return Kind(outcome.relaxed, outcome.geo, outcome.hosts)
 
 
 def shrink(outcome: Outcome) -> Outcome:
     """The run of the same seed with the shortest prefix of its faults that still fails."""
     for count in range(len(outcome.faults)):
-        smaller = run_as(outcome.seed, count, outcome.relaxed, outcome.geo)
+        smaller = run_as(outcome.seed, count, kind_of(outcome))
         if smaller.problems:
             return smaller
     return outcome
@@ -31,8 +40,8 @@ def report(outcome: Outcome, folder: Path, mutant: str | None = None) -> str:
     """
     small = shrink(outcome)
     name = f"{mutant}-{outcome.seed}" if mutant else f"seed-{outcome.seed}"
-    name = f"geo-{name}" if outcome.geo else name
-    options = " --relaxed" if outcome.relaxed else " --geo" if outcome.geo else ""
+    name = f"geo-{name}" if outcome.geo else f"hosts-{name}" if outcome.hosts else name
+    options = kind_of(outcome).option()
     options += f" --mutant {mutant}" if mutant else ""
     path = folder / f"{name}.jsonl"
     small.history.dump(path)

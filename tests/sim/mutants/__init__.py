@@ -10,6 +10,7 @@ from tests.sim.mutants import (
     cursors,
     geo,
     history,
+    hosts,
     journal,
     key_shared,
     ledgers,
@@ -39,4 +40,5 @@ MUTANTS: dict[str, Mutant] = {
     **schemas.MUTANTS,
     **ledgers.MUTANTS,
     **geo.MUTANTS,
+    **hosts.MUTANTS,
 }

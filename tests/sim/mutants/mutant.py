@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from tests.sim.kind import Kind
+
 Patch = tuple[Any, str, Callable[[Any], Any]]
 """Owner, name, and what makes the broken attribute of the original one."""
 
@@ -14,13 +16,19 @@ Patch = tuple[Any, str, Callable[[Any], Any]]
 @dataclass(frozen=True)
 class Mutant:
     """A bug: what it does, what is replaced by what, within how many seeds it must be found,
-    whether partitions are synced on a timer meanwhile, and whether there are several clusters."""
+    whether partitions are synced on a timer meanwhile, whether there are several clusters, and
+    whether actors share hosts."""
 
     what: str
     patches: tuple[Patch, ...]
     within: int
     relaxed: bool = False
     geo: bool = False
+    hosts: bool = False
+
+    def kind(self) -> Kind:
+        """The kind of runs that find it."""
+        return Kind(self.relaxed, self.geo, self.hosts)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -1,0 +1,18 @@
+"""The kinds of runs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Kind(NamedTuple):
+    """A kind of run: with partitions that are synced on a timer, with several clusters, or with
+    several actors in each process. At most one holds."""
+
+    relaxed: bool = False
+    geo: bool = False
+    hosts: bool = False
+
+    def option(self) -> str:
+        """The option of the command line, after a space; "" for an ordinary run."""
+        return "".join(f" --{name}" for name, chosen in self._asdict().items() if chosen)
