@@ -95,8 +95,10 @@ class SubscriptionActor(JournaledActor):
             raise RemoteError(Reason.UNAVAILABLE, text)
         assert self._dispatcher is not None
         answer = await self._answer(self._dispatcher, request)
-        if isinstance(request, m.EndPendingAcks) and not answer:
-            # Nothing was written, so a newer activation may know the transaction.
+        opens = isinstance(request, m.OpenDispatcher)
+        if opens or (isinstance(request, m.EndPendingAcks) and not answer):
+            # Nothing was written, so a newer activation may have taken over: it may have confirmed
+            # acknowledgements, or know the transaction.
             await self.read_certain(lambda state: None)
         return answer
 

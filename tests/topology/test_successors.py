@@ -16,11 +16,13 @@ from velaray.broker.subscription.messages import GetMark, OpenDispatcher, ResetC
 from velaray.events.ids import ActorKey, TopicName
 from velaray.geo.actor_kinds import make_actor
 from velaray.journal.errors import Fenced
+from velaray.journal.journal import Journal
 from velaray.journal.memory import MemoryStore
 from velaray.topology.actor_system import Unreachable
 from velaray.topology.config import ClusterConfig
 from velaray.topology.in_process import InProcessActorSystem
 from velaray.topology.messages import Request
+from velaray.topology.rpc import RpcConnectionClosed
 
 TOPIC = TopicName.parse("persistent://public/default/t")
 
@@ -86,6 +88,31 @@ def test_a_superseded_partition_ends_and_its_consumers_look_up_again() -> None:
         assert isinstance(error, Fenced)
         assert not rpc_connection.closed  # the successor's hold is as it was
         rpc_connection.close()
+        await actor_system.stop()
+
+    asyncio.run(main())
+
+
+def test_a_superseded_subscription_opens_no_dispatcher() -> None:
+    """It would deliver what its successor's consumers have acknowledged."""
+
+    async def main() -> None:
+        store = MemoryStore()
+        actor_system = InProcessActorSystem(
+            ClusterConfig("nowhere", 1, b"key", deleters=0), store, make_actor
+        )
+        partition, key = await _partition_with_a_subscription(actor_system)
+        channel = await partition.subscriptions.durable_channel("s", StartAt.EARLIEST, {})
+        successor = await Journal.open(MemoryStore(store.disk), key.text(), clock_ms=lambda: 0)
+
+        rpc_connection = await actor_system.open_rpc(key, _DispatcherConnection(channel))
+        epoch = partition.runtime.journal.epoch
+        with pytest.raises(RpcConnectionClosed):
+            await rpc_connection.ask(OpenDispatcher(0, None, 0, (), epoch))
+        ((ended, error),) = actor_system.failures
+        assert ended == key
+        assert isinstance(error, Fenced)
+        await successor.close()
         await actor_system.stop()
 
     asyncio.run(main())
