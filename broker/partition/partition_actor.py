@@ -51,11 +51,12 @@ from velaray.broker.topic_policies import TopicPolicies
 from velaray.events.ids import ActorKey
 from velaray.journal.errors import JournalError
 from velaray.journal.journal import JournalSettings
-from velaray.topology.actor_system import ActorSystem, Address, Unreachable
+from velaray.topology.actor_system import ActorSystem, Address
 from velaray.topology.config import PartitionSync
 from velaray.topology.messages import Codec, Message
 from velaray.topology.metrics import Sample
 from velaray.topology.rpc import RemoteError
+from velaray.topology.transient import TRANSIENT
 
 _EXPIRY_CHECK_S = 600.0
 
@@ -174,10 +175,12 @@ class PartitionActor(JournaledActor):
 
     async def _activate(self, coordinator: ActorKey) -> None:
         """Activate the coordinator of an open transaction, which ends it in time."""
+        backoff = self.actor_system.backoff()
         while True:
-            with contextlib.suppress(Unreachable, TimeoutError):
+            with contextlib.suppress(*TRANSIENT):  # its disk may be full, say
                 await self.actor_system.ask(coordinator, Describe())
                 return
+            await backoff.wait()
 
     def idle(self) -> bool:
         """Whether there are no producers, consumers and callers, and nothing is under way.

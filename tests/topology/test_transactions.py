@@ -12,6 +12,7 @@ from tests.official.raw import RawClient
 from tests.support.by_name import call_by_name
 from velaray.actors.coordinator.machine import Begin, Decide
 from velaray.actors.coordinator.state import Status
+from velaray.actors.machine import Reason
 from velaray.broker.coordinator.coordinator_actor import CoordinatorActor
 from velaray.broker.coordinator.messages import MayJoin
 from velaray.broker.partition.partition_actor import PartitionActor
@@ -19,8 +20,10 @@ from velaray.broker.subscription.messages import GetStats
 from velaray.events.ids import ActorKey, TopicName
 from velaray.geo.actor_kinds import make_actor
 from velaray.journal.memory import MemoryDisk, MemoryStore
+from velaray.topology.actor_system import Address
 from velaray.topology.config import ClusterConfig
 from velaray.topology.in_process import InProcessActorSystem
+from velaray.topology.rpc import RemoteError
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Message, entry_header
 from velaray.wire.messages import build_entry, split_entry
@@ -324,6 +327,32 @@ def test_a_partition_activates_the_coordinators_of_its_open_transactions() -> No
         setting.now_ms += 10_000
         await setting.publish_after(b"2")
         assert await payloads(await setting.consume(), 1) == [b"2"]
+
+    run(scenario)
+
+
+def test_a_partition_outlives_a_coordinator_that_finds_the_disk_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(setting: Setting) -> None:
+        transaction = await setting.begin(TOPIC, timeout_ms=5000)
+        await setting.publish(b"1", transaction)
+        address, refused = setting.actor_system.address, asyncio.Event()
+
+        async def refuse_once(key: ActorKey) -> Address:
+            if key == COORDINATOR and not refused.is_set():
+                refused.set()
+                raise RemoteError(Reason.STORAGE_FULL, "all used")
+            return await address(key)
+
+        monkeypatch.setattr(setting.actor_system, "address", refuse_once)
+        setting.actor_system.kill(COORDINATOR)
+        setting.actor_system.kill(setting.key)
+        setting.now_ms += 10_000
+        await setting.publish_after(b"2")
+        await refused.wait()
+        assert await payloads(await setting.consume(), 1) == [b"2"]
+        assert not setting.actor_system.failures
 
     run(scenario)
 
