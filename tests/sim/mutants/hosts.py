@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 from tests.sim.mutants.mutant import Mutant
-from velaray.actors import runtime
 from velaray.actors.runtime import Runtime
 from velaray.broker.actor_tasks import ActorTasks
 from velaray.broker.partition.channel.delivery import Delivery
@@ -49,12 +48,23 @@ def _release_after_the_end(original: Any) -> Any:
     return drop
 
 
-def _commit_after_the_end(original: Any) -> Any:
-    def abort(self: Runtime[Any]) -> None:
-        ending = asyncio.get_running_loop().create_task(self.close())
-        runtime._ENDING.add(ending)
+def _keep_the_records(original: Any) -> Any:
+    def drop(self: Runtime[Any]) -> None:
+        staged = self._staged
+        original(self)
+        if self._error is not None:
+            self._staged = staged
 
-    return abort
+    return drop
+
+
+def _commit_after_the_end(original: Any) -> Any:
+    async def flush_forever(self: Runtime[Any]) -> None:
+        await original(self)
+        if self._staged:
+            await self._commit()
+
+    return flush_forever
 
 
 def _forget_without_ending(original: Any) -> Any:
@@ -108,8 +118,11 @@ MUTANTS: dict[str, Mutant] = {
         hosts=True,
     ),
     "commit-after-the-end": Mutant(
-        "an actor that is aborted commits what it has staged",
-        ((Runtime, "abort", _commit_after_the_end),),
+        "an actor that has failed writes what waits for its next commit",
+        (
+            (Runtime, "_drop", _keep_the_records),
+            (Runtime, "_flush_forever", _commit_after_the_end),
+        ),
         within=100,
         hosts=True,
     ),
