@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.sim.mutants.mutant import Mutant
+from velaray.actors.machine import digest
 from velaray.actors.runtime import Runtime
 from velaray.broker.actor_tasks import ActorTasks
 from velaray.broker.partition.channel.delivery import Delivery
@@ -13,6 +15,9 @@ from velaray.events.ids import ActorKey
 from velaray.topology.actor_system import Activation, Address
 from velaray.topology.hosted_actors import HostedActors
 from velaray.topology.placed_actors import PlacedActors
+from velaray.topology.placement import group_of
+
+LEAVING_S = 0.2
 
 
 def _end_all_actors(original: Any) -> Any:
@@ -48,21 +53,12 @@ def _release_after_the_end(original: Any) -> Any:
     return drop
 
 
-def _keep_the_records(original: Any) -> Any:
-    def drop(self: Runtime[Any]) -> None:
-        staged = self._staged
-        original(self)
-        if self._error is not None:
-            self._staged = staged
-
-    return drop
-
-
-def _commit_after_the_end(original: Any) -> Any:
+def _write_a_last_checkpoint(original: Any) -> Any:
     async def flush_forever(self: Runtime[Any]) -> None:
         await original(self)
-        if self._staged:
-            await self._commit()
+        if self._error is not None:
+            segments = self._machine.snapshot(self._state)
+            await self._journal.roll(segments, digest(segments))
 
     return flush_forever
 
@@ -75,14 +71,23 @@ def _forget_without_ending(original: Any) -> Any:
     return kill
 
 
-def _answer_before_the_last_commit(original: Any) -> Any:
-    async def close(self: Runtime[Any]) -> None:
-        for release, reply, effects in self._waiting:
-            release(reply, effects)
-        self._waiting, self._staged = [], []
-        await original(self)
+def _answer_without_writing(original: Any) -> Any:
+    def forget(journal: Any) -> Callable[[], Awaitable[int]]:
+        async def commit() -> int:
+            journal._drop_staged()
+            return int(journal.next_sequence) - 1
 
-    return close
+        return commit
+
+    async def hand_over(self: PlacedActors, group: str) -> None:
+        for key, actor in self.hosted:
+            runtime = getattr(actor, "runtime", None)
+            if group_of(key) == group and runtime is not None:
+                runtime.journal.commit = forget(runtime.journal)
+        await asyncio.sleep(LEAVING_S)
+        await original(self, group)
+
+    return hand_over
 
 
 def _believe_the_caller(original: Any) -> Any:
@@ -117,13 +122,10 @@ MUTANTS: dict[str, Mutant] = {
         within=100,
         hosts=True,
     ),
-    "commit-after-the-end": Mutant(
-        "an actor that has failed writes what waits for its next commit",
-        (
-            (Runtime, "_drop", _keep_the_records),
-            (Runtime, "_flush_forever", _commit_after_the_end),
-        ),
-        within=100,
+    "write-after-the-end": Mutant(
+        "an actor that has failed writes a last checkpoint",
+        ((Runtime, "_flush_forever", _write_a_last_checkpoint),),
+        within=20,
         hosts=True,
     ),
     "keep-the-former-copy": Mutant(
@@ -132,10 +134,10 @@ MUTANTS: dict[str, Mutant] = {
         within=20,
         hosts=True,
     ),
-    "answer-before-the-last-commit": Mutant(
-        "an actor that is stopped for a move answers what it doesn't write",
-        ((Runtime, "close", _answer_before_the_last_commit),),
-        within=100,
+    "answer-without-writing": Mutant(
+        "actors that are about to move answer what they don't write",
+        ((PlacedActors, "hand_over", _answer_without_writing),),
+        within=50,
         hosts=True,
     ),
     "believe-a-stale-placement": Mutant(
