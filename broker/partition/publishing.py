@@ -228,7 +228,9 @@ class Publishing:
     # -- back-pressure -------------------------------------------------------------
 
     def close(self) -> None:
-        """Resume reading from clients: their connections may serve other partitions."""
+        """Admit no more transactions, and resume reading from clients: their connections may serve
+        other partitions."""
+        self.admission.close()
         if self._throttling is not None:
             self._throttling.cancel()
             self._throttling = None

@@ -19,12 +19,14 @@ from typing import Any
 from velaray.actors.machine import Reason
 from velaray.broker.coordinator.messages import MayJoin
 from velaray.events.ids import ActorKey, TransactionId
-from velaray.topology.actor_system import ActorSystem
+from velaray.topology.actor_system import ActorSystem, Unreachable
 from velaray.topology.rpc import RemoteError
 from velaray.topology.transient import TRANSIENT
 
 Participation = tuple[TransactionId, str | None]
 """A transaction, and the subscription that is its participant; None: the partition itself."""
+
+_ENDED = "the partition has ended; its next activation answers"
 
 
 class TransactionAdmission:
@@ -42,6 +44,7 @@ class TransactionAdmission:
         self._asked: dict[Participation, asyncio.Future[None]] = {}
         self._inside: Counter[Participation] = Counter()
         self._left: dict[Participation, asyncio.Future[None]] = {}
+        self._closed = False
 
     def is_open(self, transaction: TransactionId, subscription: str | None = None) -> bool:
         """Whether the participation is known to be open; a verdict ends that."""
@@ -55,10 +58,12 @@ class TransactionAdmission:
 
         Raises `RemoteError`: NOT_FOUND if there never was such a transaction, CONFLICT if it is
         over, NOT_ALLOWED if this isn't one of its participants; `Unreachable` if its coordinator
-        doesn't answer.
+        doesn't answer, or the partition ends meanwhile.
         """
         what = (transaction, subscription)
         while what not in self._open:  # a verdict may arrive before this task resumes
+            if self._closed:
+                raise Unreachable(_ENDED)
             asked = self._asked.get(what)
             if asked is None:
                 asked = self._asked[what] = asyncio.get_running_loop().create_future()
@@ -79,6 +84,16 @@ class TransactionAdmission:
                 del self._inside[what]
                 if what in self._left:
                     self._left.pop(what).set_result(None)
+
+    def close(self) -> None:
+        """Admit nothing more. Callers that wait get `Unreachable`: they are clients of a host that
+        goes on, and the partition's own tasks are cancelled."""
+        self._closed = True
+        for asked in self._asked.values():
+            if not asked.done():
+                asked.set_exception(Unreachable(_ENDED))
+                asked.exception()  # the callers may be gone
+        self._asked.clear()
 
     async def _ask(self, what: Participation, asked: asyncio.Future[None]) -> None:
         transaction, subscription = what

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 GRACE = 12
 """Turns of the loop in which cancelled tasks and closed connections come to their end."""
-LATE_REQUESTS = ("the task TransactionAcks.acknowledge", "the callback Session._task_ended")
-"""Requests of clients that outlive their partition: an open problem (`docs/testing.md`)."""
 FRESH_S = 0.5
 """A host starts an actor within this time of the directory's answer, unless it is paused."""
 
@@ -118,8 +116,7 @@ class Watch:
 
     def ran(self, node: HostedActivation, handle: asyncio.Handle) -> None:
         """A callback of an activation that has ended."""
-        excused = _is_of_the_network(handle) or _described(handle) in LATE_REQUESTS
-        if self._late(node) and not node.operations and not excused:
+        if self._late(node) and not node.operations and not _is_of_the_network(handle):
             self.report(node, "nothing_runs_after_the_end", f"runs {_described(handle)}")
 
     def operation(self, node: HostedActivation, name: str) -> None:
