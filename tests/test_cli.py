@@ -195,6 +195,8 @@ def test_times_are_parsed(text: str, milliseconds: int) -> None:
         ("start", "--service-port", "70000"),
         ("start", "--partition-sync", "sometimes"),
         ("start", "--sync-interval-ms", "0"),
+        ("start", "--hosts", "0"),
+        ("start", "--placement", "dedicated", "--hosts", "2"),
         ("start", "--data", __file__),
         ("start", "--token-secret", __file__, "--token-public-key", __file__),
         ("journal", "replay", "partition/x", "--data", "."),

@@ -133,7 +133,9 @@ def test_the_command_runs_without_ray_and_stops_on_sigterm(tmp_path: Path) -> No
         assert read(cluster, 1) == [b"one"]
 
 
-@pytest.mark.parametrize("option", [["--ray-address", "x"], ["--placement", "shared"]])
+@pytest.mark.parametrize(
+    "option", [["--ray-address", "x"], ["--placement", "shared"], ["--hosts", "4"]]
+)
 def test_options_about_ray_are_refused(option: list[str], tmp_path: Path) -> None:
     given = ["start", "--local", "--data", str(tmp_path / "data"), *option]
     done = CliRunner().invoke(main, given)

@@ -96,6 +96,7 @@ class Cluster:
         tunnel: bool = False,
         listeners: Mapping[str, str] | None = None,
         placement: str = "auto",
+        hosts: int | None = None,
         passivate_after_s: float = 300.0,
         partition_sync: str = "always",
         sync_interval_ms: int = 1000,
@@ -112,21 +113,20 @@ class Cluster:
         """Start a cluster whose journals are in ``data_dir``, and serve.
 
         Uses the Ray cluster of this process, else the one at ``ray_address``, else starts Ray on
-        this machine with Ray's token authentication. Port 0 selects a free port. Replaces the
-        actors of an earlier start without data loss. Settings may differ at every start. The others
-        are explained with `ClusterConfig`.
+        this machine with Ray's token authentication. Port 0 is a free port. Replaces the actors of
+        an earlier start. Settings may differ at every start; `ClusterConfig` explains the others.
 
-        ``placement`` "auto" runs the actors in a few Ray actors, one for each core, and gives a
-        busy topic one of its own; "shared" does the former only; "dedicated" gives each actor one.
-        ``partition_sync`` "interval" acknowledges published messages after the write and syncs
-        every ``sync_interval_ms``: a power failure loses what was published since then. Clusters
-        that replicate to each other need different names and numbers (0 to 2046), and one secret.
+        ``placement`` "auto" runs the actors in ``hosts`` Ray actors, by default one for each core,
+        and gives a busy topic one of its own; "shared" does the former only; "dedicated" gives each
+        actor one. ``partition_sync`` "interval" acknowledges published messages after the write and
+        syncs every ``sync_interval_ms``: a power failure loses what came since then. Clusters that
+        replicate to each other need different names and numbers (0 to 2046), and one secret.
 
-        Raises `ValueError` for another ``placement`` or ``partition_sync`` and for numbers out of
-        range, `UnsafeBindingError` if the address isn't loopback and no token is configured,
-        `UnreachableAddressError` if clients would be sent to 0.0.0.0, `ClusterError` if the
-        directory, the name on this Ray cluster or a port is in use, if the data has another name or
-        number, or if Ray has no token although this cluster needs it.
+        Raises `ValueError` for values out of range and for ``hosts`` of "dedicated" placement,
+        `UnsafeBindingError` if the address isn't loopback and no token is configured,
+        `UnreachableAddressError` if clients would be sent to 0.0.0.0, `ClusterError` if directory,
+        name or port are in use, if the data has another name or number, or if Ray has no token
+        although this cluster needs it.
         """
         options = ClusterOptions(
             name=name,
@@ -149,8 +149,8 @@ class Cluster:
             port_range=port_range,
             advertise=advertise,
         )
-        hosts, own = _hosts(Placement(placement))
-        config = configured(str(Path(data_dir).resolve()), hosts, options, own)
+        shared, own = _hosts(Placement(placement), hosts)
+        config = configured(str(Path(data_dir).resolve()), shared, options, own)
         return cls._owning(config, ray_address)
 
     @classmethod
@@ -292,11 +292,17 @@ def _names(namespace: str) -> list[str]:
     ]
 
 
-def _hosts(placement: Placement) -> tuple[int, int]:
-    """The number of shared hosts, one for each core, and of those for a single topic; 0 and 0: each
-    actor has a process of its own."""
+def _hosts(placement: Placement, hosts: int | None) -> tuple[int, int]:
+    """The number of shared hosts (default: one for each core), and of those for a single topic; 0
+    and 0: each actor has a process of its own. Raises `ValueError`."""
     cores = os.cpu_count() or 1
-    shared = 0 if placement is Placement.DEDICATED else cores
+    if placement is Placement.DEDICATED:
+        if hosts is not None:
+            raise ValueError(f"hosts={hosts}: with placement 'dedicated' actors share no hosts")
+        return 0, 0
+    shared = cores if hosts is None else hosts
+    if shared < 1:
+        raise ValueError(f"hosts={hosts} must be at least 1")
     return shared, cores if placement is Placement.AUTO else 0
 
 

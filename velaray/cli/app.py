@@ -116,6 +116,12 @@ def main() -> None:
     "their own; shared runs them in a few processes only; dedicated gives each actor a process.",
 )
 @click.option(
+    "--hosts",
+    type=click.IntRange(min=1),
+    help="Number of processes that actors share with --placement shared or auto. Default: one for "
+    "each core.",
+)
+@click.option(
     "--port-range",
     metavar="FIRST-LAST",
     callback=lambda context, parameter, given: _port_range(given),
@@ -191,6 +197,7 @@ def start(
     tunnel: bool,
     listeners: dict[str, str],
     placement: str | None,
+    hosts: int | None,
     port_range: tuple[int, int] | None,
     advertise: str,
     local: bool,
@@ -206,7 +213,6 @@ def start(
     """Start a cluster and run it until Ctrl-C or SIGTERM."""
     from velaray.starting import ClusterError, ClusterOptions
     from velaray.topology.config import UnreachableAddressError, UnsafeBindingError
-    from velaray.topology.ownership import OWNERSHIP_CHECK_S, Superseded
 
     options = ClusterOptions(
         name=name,
@@ -230,20 +236,14 @@ def start(
         advertise=advertise,
     )
     try:
-        cluster = _started(data, local, ray_address, placement, options)
+        cluster = _started(data, local, ray_address, placement, hosts, options)
     except (ClusterError, UnsafeBindingError, UnreachableAddressError, OSError) as error:
         raise click.ClickException(str(error)) from error
     with cluster:
         stopped = _on_stop_signals()
         click.echo(f"service  {cluster.service_url}\nadmin    {cluster.admin_url}")
         click.echo(f"data     {data.resolve()}\nvelaray is running; stop it with Ctrl-C")
-        while not select.select([stopped], [], [], OWNERSHIP_CHECK_S)[0]:
-            try:
-                cluster.check_ownership()
-            except Superseded as error:
-                raise click.ClickException(str(error)) from error
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)  # a second signal ends the process at once
+        _run_until(stopped, cluster)
         click.echo("velaray is stopping")
     click.echo("velaray has stopped")
 
@@ -253,11 +253,13 @@ def _started(
     local: bool,
     ray_address: str | None,
     placement: str | None,
+    hosts: int | None,
     options: ClusterOptions,
 ) -> Cluster | LocalCluster:
     """Start the cluster on Ray, or in this process. Raises what their ``start`` raises."""
     if local:
-        for option, given in (("--ray-address", ray_address), ("--placement", placement)):
+        given_of = {"--ray-address": ray_address, "--placement": placement, "--hosts": hosts}
+        for option, given in given_of.items():
             if given is not None:
                 raise click.UsageError(f"{option} is about Ray, which --local doesn't use")
         from velaray.local import LocalCluster
@@ -265,11 +267,13 @@ def _started(
 
         allow_many_files()
         return LocalCluster.start(data, **options)
+    placement = placement or "auto"
+    if hosts is not None and placement == "dedicated":
+        raise click.UsageError("--hosts needs --placement shared or auto")
     _require_ray()
     from velaray.cluster import Cluster
 
-    placement = placement or "auto"
-    return Cluster.start(data, ray_address=ray_address, placement=placement, **options)
+    return Cluster.start(data, ray_address=ray_address, placement=placement, hosts=hosts, **options)
 
 
 def _require_ray() -> None:
@@ -309,6 +313,22 @@ def _on_stop_signals() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: os.write(writable, b"."))
     return readable
+
+
+def _run_until(stopped: int, cluster: Cluster | LocalCluster) -> None:
+    """Return when ``stopped`` is readable; then a second signal ends the process at once.
+
+    Raises `click.ClickException` if another cluster takes over the data.
+    """
+    from velaray.topology.ownership import OWNERSHIP_CHECK_S, Superseded
+
+    while not select.select([stopped], [], [], OWNERSHIP_CHECK_S)[0]:
+        try:
+            cluster.check_ownership()
+        except Superseded as error:
+            raise click.ClickException(str(error)) from error
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _auth(secret: Path | None, public_key: Path | None) -> AuthSettings | None:
