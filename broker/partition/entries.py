@@ -1,21 +1,25 @@
 """The bytes of a partition's entries: a cache of the newest ones, and reads of older ones.
 
-The tail cache holds the newest durable entries up to a byte budget, so consumers that keep
-up never cause a disk read. Older entries are read from ledgers in chunks, the next one while
-one is delivered; a few chunks are kept, so that several consumers draining the same backlog
-share one read.
+The tail cache holds the newest durable entries, so consumers that keep up never cause a disk read.
+All partitions of a host share one byte budget for it: the oldest entries of the host are dropped.
+Older entries are read from ledgers in chunks, the next one while one is delivered; a few chunks are
+kept, so that several consumers draining the same backlog share one read.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
+from velaray.topology.config import ClusterConfig
 from velaray.wire.messages import known_key_hash
 
 TAIL_BUDGET = 32 << 20
+"""Bytes of memory of the tail caches of a host."""
+ENTRY_BYTES = 150
+"""Bytes of memory that an entry takes beside its data."""
 CHUNK_ENTRIES = 512
 CHUNK_BYTES = 4 << 20
 CHUNKS_KEPT = 8
@@ -35,18 +39,100 @@ ReadChunk = Callable[[int, int, int], Awaitable[Sequence[CachedEntry]]]
 raises."""
 
 
+class _Tail:
+    """The newest entries of one partition, from offset ``start`` on."""
+
+    __slots__ = ("bytes", "closed", "dropped", "entries", "start")
+
+    def __init__(self, start: int) -> None:
+        # A list, since access to the middle of a deque is slow. Dropped entries leave empty places
+        # before ``dropped``, until these are the majority.
+        self.entries: list[CachedEntry | None] = []
+        self.dropped = 0
+        self.start = start
+        self.bytes = 0
+        self.closed = False
+
+    def __len__(self) -> int:
+        return len(self.entries) - self.dropped
+
+    @property
+    def memory(self) -> int:
+        return self.bytes + len(self) * ENTRY_BYTES
+
+    def append(self, entry: CachedEntry) -> None:
+        self.entries.append(entry)
+        self.bytes += len(entry.data)
+
+    def drop_oldest(self) -> int:
+        """Returns the bytes of memory that this frees."""
+        oldest = self.entries[self.dropped]
+        assert oldest is not None
+        self.bytes -= len(oldest.data)
+        self.start += 1
+        self.entries[self.dropped] = None
+        self.dropped += 1
+        if self.dropped * 2 > len(self.entries):
+            del self.entries[: self.dropped]
+            self.dropped = 0
+        return len(oldest.data) + ENTRY_BYTES
+
+    def close(self) -> None:
+        self.start += len(self)
+        self.entries, self.dropped, self.bytes = [], 0, 0
+        self.closed = True
+
+
+class TailMemory:
+    """The memory of the tail caches of a host; a part of `ActorHost`."""
+
+    def __init__(self, config: ClusterConfig | None = None, budget: int = TAIL_BUDGET) -> None:
+        self.used = 0
+        """Bytes of memory of all entries."""
+        self._budget = budget
+        self._order: deque[_Tail] = deque()  # one place for each entry, oldest first
+        self._void = 0  # the places of closed tails
+
+    def append(self, tail: _Tail, entry: CachedEntry) -> None:
+        """Add an entry, and drop the oldest ones beyond the budget."""
+        tail.append(entry)
+        if tail.closed:
+            return
+        self.used += len(entry.data) + ENTRY_BYTES
+        self._order.append(tail)
+        while self.used > self._budget and len(self._order) > 1:
+            oldest = self._order.popleft()
+            if oldest.closed:
+                self._void -= 1
+            else:
+                self.used -= oldest.drop_oldest()
+
+    def close(self, tail: _Tail) -> None:
+        """Drop all entries of a tail."""
+        if tail.closed:
+            return
+        self.used -= tail.memory
+        self._void += len(tail)
+        tail.close()
+        if self._void * 2 > len(self._order):
+            self._order = deque(each for each in self._order if not each.closed)
+            self._void = 0
+
+    def stop(self) -> None:
+        """The partitions have closed their tails."""
+
+    def abort(self) -> None:
+        """The memory ends with the process."""
+
+
 class EntryCache:
     """Entries by offset. ``read`` loads consecutive entries from the journal."""
 
-    def __init__(self, read: ReadChunk, next_offset: int, budget: int = TAIL_BUDGET) -> None:
+    def __init__(self, read: ReadChunk, next_offset: int, memory: TailMemory | None = None) -> None:
+        """``memory`` is that of the host; without it, the cache has one of its own."""
         self._read = read
-        self._budget = budget
-        # A list, since access to the middle of a deque is slow. Dropped entries leave empty places
-        # # before ``_dropped``, until these are the majority.
-        self._tail: list[CachedEntry | None] = []
-        self._dropped = 0
-        self._tail_start = next_offset
-        self._tail_bytes = 0
+        self._memory = memory or TailMemory()
+        self._tail = _Tail(next_offset)
         self._chunks: OrderedDict[int, Sequence[CachedEntry]] = OrderedDict()
         self._loading: dict[int, asyncio.Task[None]] = {}
         self._unreadable: set[int] = set()  # where a read failed: no read-ahead there
@@ -55,37 +141,28 @@ class EntryCache:
     @property
     def end(self) -> int:
         """The offset after the newest entry."""
-        return self._tail_start + len(self._tail) - self._dropped
+        return self._tail.start + len(self._tail)
 
     @property
     def bytes_held(self) -> int:
         """Bytes of the tail cache (the chunks hold at most another 32 MiB)."""
-        return self._tail_bytes
+        return self._tail.bytes
 
     def append(self, entry: CachedEntry) -> None:
         """Add the newest durable entry."""
-        self._tail.append(entry)
-        self._tail_bytes += len(entry.data)
-        while self._tail_bytes > self._budget and len(self._tail) - self._dropped > 1:
-            self._drop_oldest()
+        self._memory.append(self._tail, entry)
 
-    def _drop_oldest(self) -> None:
-        oldest = self._tail[self._dropped]
-        assert oldest is not None
-        self._tail_bytes -= len(oldest.data)
-        self._tail_start += 1
-        self._tail[self._dropped] = None
-        self._dropped += 1
-        if self._dropped * 2 > len(self._tail):
-            del self._tail[: self._dropped]
-            self._dropped = 0
+    def close(self) -> None:
+        """Release the memory of the tail cache."""
+        self._memory.close(self._tail)
 
     def get(self, offset: int) -> CachedEntry | None:
         """The entry if it is in memory."""
-        index = offset - self._tail_start
+        tail = self._tail
+        index = offset - tail.start
         if index >= 0:
-            index += self._dropped
-            return self._tail[index] if index < len(self._tail) else None
+            index += tail.dropped
+            return tail.entries[index] if index < len(tail.entries) else None
         for start in reversed(self._chunks):
             chunk = self._chunks[start]
             if start <= offset < start + len(chunk):
@@ -98,10 +175,11 @@ class EntryCache:
         Empty if the entry at ``offset`` isn't in memory. For older entries the next chunk is read
         ahead.
         """
-        index = offset - self._tail_start
+        tail = self._tail
+        index = offset - tail.start
         if index >= 0:
-            index += self._dropped
-            return self._tail[index : index + count]  # type: ignore[return-value]
+            index += tail.dropped
+            return tail.entries[index : index + count]  # type: ignore[return-value]
         for start in reversed(self._chunks):
             chunk = self._chunks[start]
             if start <= offset < start + len(chunk):
@@ -138,7 +216,7 @@ class EntryCache:
 
     def _read_ahead(self, offset: int) -> None:
         known = offset in self._chunks or offset in self._loading or offset in self._unreadable
-        if offset < self._tail_start and not known:
+        if offset < self._tail.start and not known:
             self._start_loading(offset).add_done_callback(_fail_in_silence)
 
     def _start_loading(self, offset: int) -> asyncio.Task[None]:

@@ -18,7 +18,7 @@ from velaray.actors.runtime import Runtime
 from velaray.broker.partition.backlog import Backlog
 from velaray.broker.partition.compactor import Compactor
 from velaray.broker.partition.delayed_delivery import DelayedDeliveryTracker
-from velaray.broker.partition.entries import CachedEntry, EntryCache
+from velaray.broker.partition.entries import CachedEntry, EntryCache, TailMemory
 from velaray.broker.partition.geo_replication import GeoReplication
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.partition.visibility import Visibility
@@ -30,6 +30,7 @@ from velaray.journal.journal import Journal
 from velaray.journal.manifest import LedgerInfo
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.config import ClusterConfig
+from velaray.topology.host import ActorHost
 from velaray.topology.rpc import reason_of
 from velaray.wire.messages import known_publish_time
 
@@ -42,6 +43,7 @@ class Partition(Protocol):
     key: ActorKey
     config: ClusterConfig
     actor_system: ActorSystem
+    host: ActorHost
     runtime: Runtime[PartitionState]
     compactor: Compactor
     geo: GeoReplication
@@ -76,7 +78,8 @@ class EntryLog:
         """Take over the recovered state; ``on_due`` as in `DelayedDeliveryTracker`."""
         self.runtime = self._partition.runtime
         state = self.runtime.state
-        self.cache = EntryCache(self.read_log, state.end_offset)
+        memory = self._partition.host.part(TailMemory)
+        self.cache = EntryCache(self.read_log, state.end_offset, memory)
         self.visibility = Visibility(self.runtime, self.cache)
         self.delayed = DelayedDeliveryTracker(self.actor_system.clock_ms, on_due, state.delayed)
         self.terminated_at = state.end_offset if state.terminated else None
@@ -85,6 +88,11 @@ class EntryLog:
         """Stop the timer of delayed entries."""
         if hasattr(self, "delayed"):  # else it never opened
             self.delayed.close()
+
+    def release(self) -> None:
+        """Release the memory of the cache: nothing is read any more."""
+        if hasattr(self, "cache"):  # else it never opened
+            self.cache.close()
 
     @property
     def _journal(self) -> Journal:

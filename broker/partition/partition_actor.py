@@ -206,6 +206,7 @@ class PartitionActor(JournaledActor):
             await self.log.sync()  # releases the acknowledgements that wait for it
         self._close_clients()
         await super().stop()
+        self.log.release()
 
     def abort(self) -> None:
         """Stop as a crash would."""
@@ -216,6 +217,7 @@ class PartitionActor(JournaledActor):
             channel.close()
         self._end_clients()
         super().abort()
+        self.log.release()
 
     def _close_clients(self) -> None:
         self.listener.remove_partition(self._hosted)

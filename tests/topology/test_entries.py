@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velaray.broker.partition.entries import CachedEntry, EntryCache
+from velaray.broker.partition.entries import ENTRY_BYTES, CachedEntry, EntryCache, TailMemory
 from velaray.journal.errors import NotStored
 
 
@@ -17,23 +17,29 @@ async def nothing(offset: int, max_entries: int, max_bytes: int) -> Sequence[Cac
     return []
 
 
+def memory_of(entries: Sequence[CachedEntry]) -> int:
+    return sum(len(entry.data) + ENTRY_BYTES for entry in entries)
+
+
 @given(
     st.integers(0, 5),
-    st.integers(0, 40),
-    st.lists(st.integers(0, 30), max_size=60),
+    st.integers(0, 5 * ENTRY_BYTES),
+    st.lists(st.integers(0, 2 * ENTRY_BYTES), max_size=60),
 )
 def test_the_tail_holds_the_newest_entries_that_fit(
     first: int, budget: int, sizes: list[int]
 ) -> None:
-    cache = EntryCache(nothing, first, budget)
+    memory = TailMemory(budget=budget)
+    cache = EntryCache(nothing, first, memory)
     entries: list[CachedEntry] = []
     for number, size in enumerate(sizes):
         entries.append(CachedEntry(bytes(size), number, ""))
         cache.append(entries[-1])
         kept = len(entries)
-        while kept > 1 and sum(len(entry.data) for entry in entries[-kept:]) > budget:
+        while kept > 1 and memory_of(entries[-kept:]) > budget:
             kept -= 1
         assert cache.end == first + len(entries)
+        assert memory.used == memory_of(entries[-kept:])
         assert cache.bytes_held == sum(len(entry.data) for entry in entries[-kept:])
         for index, entry in enumerate(entries):
             found = cache.get(first + index)
@@ -42,6 +48,28 @@ def test_the_tail_holds_the_newest_entries_that_fit(
             assert list(run) == (entries[index : index + 3] if found is entry else [])
         assert cache.get(cache.end) is None
         assert cache.get(first - 1) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 300)), max_size=80), st.integers(0, 3))
+def test_the_caches_of_a_host_share_one_budget(appends: list[tuple[int, int]], closed: int) -> None:
+    memory = TailMemory(budget=8 * ENTRY_BYTES)
+    caches = [EntryCache(nothing, 0, memory) for _ in range(4)]
+    kept: list[tuple[int, CachedEntry]] = []
+    for at, (number, size) in enumerate(appends):
+        entry = CachedEntry(bytes(size), 1, "")
+        caches[number].append(entry)
+        kept.append((number, entry))
+        while len(kept) > 1 and memory_of([entry for _, entry in kept]) > 8 * ENTRY_BYTES:
+            del kept[0]
+        if at == len(appends) // 2:
+            caches[closed].close()
+            kept = [each for each in kept if each[0] != closed]
+            caches[closed] = EntryCache(nothing, caches[closed].end, memory)
+        assert memory.used == memory_of([entry for _, entry in kept])
+        for number, cache in enumerate(caches):
+            mine = [entry for owner, entry in kept if owner == number]
+            assert list(cache.run(cache.end - len(mine), 99)) == mine
+            assert cache.get(cache.end - len(mine) - 1) is None
 
 
 class Log:

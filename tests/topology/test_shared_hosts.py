@@ -13,6 +13,8 @@ from tests.official.raw import RawClient
 from tests.support.local_cluster import LocalCluster
 from velaray.broker.catalog.messages import EnsureTopic
 from velaray.broker.client_listener import ClientListener
+from velaray.broker.partition.entries import TAIL_BUDGET, TailMemory
+from velaray.broker.partition.partition_actor import PartitionActor
 from velaray.broker.partition.topic_schemas import TopicSchemas
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.topology.in_process import InProcessActorSystem
@@ -196,3 +198,28 @@ def test_a_failed_partition_answers_its_requests_with_a_retriable_error(
         raw.close()
 
     cluster.run(scenario())
+
+
+def test_the_partitions_of_a_host_share_the_memory_for_new_entries(
+    cluster: LocalCluster, client: velaray.Client
+) -> None:
+    memory = cluster.actor_system.shared_hosts[0].part(TailMemory)
+    topics, payload = [f"cached-{number}" for number in range(4)], bytes(1 << 20)
+    producers = [client.create_producer(topic) for topic in topics]
+    for _ in range(TAIL_BUDGET // len(payload) // 2):
+        for producer in producers:
+            producer.send(payload)
+    partitions = [cluster.actor_system.actors[partition(cluster, topic)] for topic in topics]
+    assert all(isinstance(each, PartitionActor) for each in partitions)
+    held = [each.log.cache.bytes_held for each in partitions]  # type: ignore[attr-defined]
+    assert min(held) >= TAIL_BUDGET // 8
+    assert sum(held) <= memory.used <= TAIL_BUDGET
+    client.close()
+    cluster.run(stopped(cluster, [partition(cluster, topic) for topic in topics]))
+    assert memory.used == 0
+
+
+async def stopped(cluster: LocalCluster, keys: list[ActorKey]) -> None:
+    """Stop actors in good order."""
+    for key in keys:
+        await cluster.actor_system.dismiss(key)
