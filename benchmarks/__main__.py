@@ -31,6 +31,7 @@ from benchmarks import (
     replication,
     report,
     schemas,
+    soak,
     spark,
 )
 from benchmarks.contract import Absent
@@ -58,6 +59,7 @@ ALONE: dict[str, Callable[[Options], Result]] = {
     "activation": activation.run,
     "density": density.run,
     "many_topics": many_topics.run,
+    "soak": soak.run,
 }
 NAMES = (*plan.LOADS, *ALONE)
 
@@ -88,7 +90,7 @@ def parse(words: Sequence[str] | None = None) -> Wanted:
         "--seconds", type=float, default=default.seconds, help="per timed workload and round"
     )
     parser.add_argument(
-        "--minutes", type=float, default=default.minutes, help="for the whole comparison"
+        "--minutes", type=float, default=default.minutes, help="for the whole comparison, or a soak"
     )
     parser.add_argument(
         "--peers", default="", help="some of, or families of: " + ", ".join(registry.NAMES)

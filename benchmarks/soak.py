@@ -1,0 +1,195 @@
+"""Steady traffic on many topics in shared hosts: memory, descriptors and journals over time.
+
+``--minutes`` is the duration.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import linear_regression
+
+import pulsar
+import ray
+
+import velaray
+from benchmarks.model import Result, Samples, Verdict
+from benchmarks.options import Options
+from benchmarks.placements import SETTINGS, SHARED
+from benchmarks.processes import private_bytes
+from benchmarks.rig import running_cluster
+from benchmarks.systems.official_client import connected
+from velaray.cluster import Cluster
+from velaray.journal.files import JOURNALS
+from velaray.topology.placement import HOST_PREFIX
+
+TOPICS = 200
+RATE = 5
+"""Messages a second on each topic."""
+BUSY_RATE = 2000
+"""Messages a second on the topic whose consumer sends each acknowledgement by itself."""
+SHUFFLED = 100
+"""That consumer acknowledges the messages of such a window in any order."""
+PAYLOAD = b"x" * 100
+MEMORY_LIMIT = 0.5
+DESCRIPTORS_LIMIT = 1.0
+_ALL_JOURNALS = "all journals"
+_SUBJECT = "soak"
+_MIB = 1 << 20
+_SAMPLE_S = 10.0
+_TICK_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Something that was measured at a time since the beginning."""
+
+    minute: float
+    of: str
+    measure: str
+    unit: str
+    value: float
+
+
+def run(options: Options) -> Result:
+    """One cluster; the growth is that in the second half of the time."""
+    points: list[Point] = []
+    with (
+        running_cluster(placement=SHARED) as cluster,
+        connected(cluster.service_url) as client,
+        velaray.Client(cluster.service_url) as own_client,
+        _traffic(client, own_client) as acknowledged,
+    ):
+        began_s, pause = time.monotonic(), threading.Event()
+        while (minute := (time.monotonic() - began_s) / 60) < options.minutes:
+            points += _measured(cluster, minute)
+            pause.wait(_SAMPLE_S)
+        rate = acknowledged() / (time.monotonic() - began_s)
+    samples, verdicts = Samples(), []
+    for of, measure, unit, values in _by_measure(points):
+        late = [(minute, value) for minute, value in values if minute >= options.minutes / 2]
+        growth = linear_regression(*zip(*late, strict=True)).slope
+        samples.add(of, _SUBJECT, f"{measure}, last", unit, values[-1][1])
+        samples.add(of, _SUBJECT, f"{measure}, growth", f"{unit}/min", growth)
+        limit = {"private memory": MEMORY_LIMIT, "descriptors": DESCRIPTORS_LIMIT}.get(measure)
+        if limit is not None:
+            verdicts.append(Verdict(f"{of}: growth of {measure} a minute", growth, limit))
+    return Result(
+        name="soak",
+        settings={
+            "what": f"{TOPICS} topics with {RATE} messages a second each, and one with {BUSY_RATE} "
+            "whose consumer sends each acknowledgement by itself, in any order within "
+            f"{SHUFFLED} messages; {len(PAYLOAD)} bytes, not batched",
+            SHARED: SETTINGS[SHARED],
+            "growth": f"slope of the values of every {_SAMPLE_S:g} s in the second half of "
+            f"{options.minutes:g} minutes",
+            "ray": ray.__version__,
+        },
+        baseline="",
+        rows=samples.rows(),
+        verdicts=verdicts,
+        notes=[f"{rate:.0f} acknowledgements a second were sent one by one"],
+    )
+
+
+def _measured(cluster: Cluster, minute: float) -> Iterator[Point]:
+    """The memory and descriptors of each host, and the files of all journals."""
+    for process in cluster.actors():
+        if "actors" in process and process["key"].startswith(HOST_PREFIX):
+            key, pid = process["key"], process["pid"]
+            yield Point(minute, key, "private memory", "MiB", private_bytes(pid) / _MIB)
+            yield Point(minute, key, "descriptors", "", len(os.listdir(f"/proc/{pid}/fd")))
+    files = (Path(cluster.config.data_dir) / JOURNALS).rglob("*")
+    sizes = [size for path in files if (size := _size(path)) is not None]
+    yield Point(minute, _ALL_JOURNALS, "files", "", len(sizes))
+    yield Point(minute, _ALL_JOURNALS, "size", "MiB", sum(sizes) / _MIB)
+
+
+def _size(path: Path) -> int | None:
+    """The size of a file; None if it is a directory or was removed meanwhile."""
+    try:
+        return path.stat().st_size if path.is_file() else None
+    except FileNotFoundError:
+        return None
+
+
+def _by_measure(
+    points: Sequence[Point],
+) -> Iterator[tuple[str, str, str, list[tuple[float, float]]]]:
+    """The values of each measure, by minutes."""
+    found: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
+    for point in points:
+        key = point.of, point.measure, point.unit
+        found.setdefault(key, []).append((point.minute, point.value))
+    for (of, measure, unit), values in found.items():
+        yield of, measure, unit, values
+
+
+@contextmanager
+def _traffic(client: pulsar.Client, own_client: velaray.Client) -> Iterator[Callable[[], int]]:
+    """Publish and consume until the context ends; gives the number of acknowledgements that were
+    sent one by one."""
+    stop, acknowledged = threading.Event(), [0]
+    producers = []
+    for number in range(TOPICS):
+        client.subscribe(f"steady-{number}", "s", message_listener=_acknowledge)
+        producers.append(_producer(client, f"steady-{number}"))
+    busy = _producer(client, "busy")
+    consumer = own_client.subscribe(
+        "busy", "s", velaray.ConsumerType.Shared, ack_group_time_ms=0, receiver_queue_size=5000
+    )
+    threads = [
+        threading.Thread(target=_publish, args=(stop, producers, RATE)),
+        threading.Thread(target=_publish, args=(stop, [busy], BUSY_RATE)),
+        threading.Thread(target=_consume, args=(stop, consumer, acknowledged)),
+    ]
+    with ExitStack() as ending:
+        for thread in threads:
+            thread.start()
+            ending.callback(thread.join)
+        ending.callback(stop.set)
+        yield lambda: acknowledged[0]
+
+
+def _producer(client: pulsar.Client, topic: str) -> pulsar.Producer:
+    return client.create_producer(
+        topic, batching_enabled=False, block_if_queue_full=True, send_timeout_millis=0
+    )
+
+
+def _acknowledge(consumer: pulsar.Consumer, message: pulsar.Message) -> None:
+    consumer.acknowledge(message)
+
+
+def _publish(stop: threading.Event, producers: Sequence[pulsar.Producer], rate: int) -> None:
+    """Publish ``rate`` messages a second by each producer."""
+    began_s, sent = time.monotonic(), 0
+    while not stop.wait(_TICK_S):
+        due = int((time.monotonic() - began_s) * rate * len(producers))
+        for number in range(sent, due):
+            producers[number % len(producers)].send_async(PAYLOAD, None)
+        sent = due
+
+
+def _consume(
+    stop: threading.Event, consumer: velaray.Consumer[bytes], acknowledged: list[int]
+) -> None:
+    """Acknowledge each message by itself."""
+    chance, window = random.Random(0), []
+    while not stop.is_set():
+        try:
+            window.append(consumer.receive(500))
+        except velaray.Timeout:
+            continue
+        if len(window) == SHUFFLED:
+            chance.shuffle(window)
+            for message in window:
+                consumer.acknowledge(message)
+            acknowledged[0] += len(window)
+            window.clear()
