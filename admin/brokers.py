@@ -114,8 +114,8 @@ async def runtime_configuration(request: web.Request) -> web.Response:
     set_here = await ask_catalog(request, m.Policies())
     found: dict[str, Any] = {
         "clusterName": config.name,
-        "bindAddress": config.host,
-        "advertisedAddress": config.advertised,
+        "bindAddress": config.listen_host,
+        "advertisedAddress": ",".join(config.advertised),
         "brokerServiceUrl": clusters[config.name]["service_url"],
         "webServiceUrl": clusters[config.name]["admin_url"],
         "advertisedListeners": ",".join(f"{k}:{v}" for k, v in sorted(config.listeners.items())),

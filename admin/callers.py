@@ -45,8 +45,8 @@ def _check_host(request: web.Request) -> None:
     if not is_loopback(name) and name not in _known_names(config):
         raise AdminError(
             403,
-            f"Host {given[:200]!r} is not a name of this cluster: use {config.host} or localhost; "
-            "or start velaray with a --listener of that name, or with tokens",
+            f"Host {given[:200]!r} is not a name of this cluster: use {config.listen_host} or "
+            "localhost; or start velaray with a --listener of that name, or with tokens",
         )
 
 
@@ -76,7 +76,8 @@ def _check_body(request: web.Request) -> None:
 def _known_names(config: ClusterConfig) -> set[str]:
     """The host names that the operator configured for this cluster."""
     urls = [url for listed in config.listeners.values() for url in listed.split(",")]
-    return {config.host.lower(), config.advertised.lower(), *map(_hostname, urls)}
+    own = (config.listen_host, *config.advertised)
+    return {*map(str.lower, own), *map(_hostname, urls)}
 
 
 def _hostname(url: str) -> str:

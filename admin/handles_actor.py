@@ -20,6 +20,7 @@ from velaray.geo.actor_kinds import make_actor
 from velaray.topology.config import ClusterConfig
 from velaray.topology.ownership import OWNERSHIP_CHECK_S, check_ownership
 from velaray.topology.ray_host import make_actor_system
+from velaray.topology.ray_nodes import actor_resources
 from velaray.topology.rpc import reason_of
 
 HANDLES = "handles"
@@ -37,6 +38,7 @@ def handles_actor(config: ClusterConfig) -> Any:
         max_task_retries=0,
         max_concurrency=1000,
         num_cpus=0,
+        resources=actor_resources(config),
         scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True),
     )
     return options.remote(config)

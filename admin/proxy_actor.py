@@ -1,4 +1,4 @@
-"""The proxy as a Ray actor: fixed ports, restarted by Ray after a crash.
+"""The proxy as a Ray actor, one for each node: fixed ports, restarted by Ray after a crash.
 
 It runs on an event loop of its own thread, so it listens as soon as Ray has restarted it. Clients
 connect to its ports without a call through Ray.
@@ -26,9 +26,10 @@ from velaray.topology.ray_host import make_actor_system
 
 
 class ProxyActor:
-    """Serves the service URL and the admin interface on the node where the cluster was started."""
+    """Serves clients and the admin interface on its node."""
 
-    def __init__(self, config: ClusterConfig) -> None:
+    def __init__(self, name: str, config: ClusterConfig) -> None:
+        self._name = name
         self._config = config
         self._actor_system = make_actor_system(config, make_actor)
         self._proxy = Proxy(self._actor_system)
@@ -58,7 +59,7 @@ class ProxyActor:
         await check_ownership(self._actor_system.store, self._config)
         await self._proxy.start(self._config.service_port)
         self._admin = await serve_admin(
-            self._actor_system, self._config.host, self._config.admin_port
+            self._actor_system, self._config.listen_host, self._config.admin_port
         )
         self._loop = asyncio.get_running_loop()
         started.set_result(None)
@@ -82,7 +83,7 @@ class ProxyActor:
     def describe(self) -> dict[str, Any]:
         """The process id and the URLs of the proxy."""
         return {
-            "key": "front-door",
+            "key": self._name,
             "pid": os.getpid(),
             "node": ray.get_runtime_context().get_node_id(),
             "service_url": self._config.service_url,

@@ -40,7 +40,7 @@ class ClientListener:
         return int(server.sockets[0].getsockname()[1])
 
     async def _listen(self) -> asyncio.Server:
-        return await listen(self._accept, self.config.host, self.config.port_range)
+        return await listen(self._accept, self.config.listen_host, self.config.port_range)
 
     def _accept(self) -> WireConnection:
         size = self.config.max_message_size

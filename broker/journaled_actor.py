@@ -87,10 +87,10 @@ class JournaledActor(ActorBase):
         except Purged as error:
             raise WasDeleted(self.deleted, str(error)) from error
         self.recovery_ms = began_ms, self.actor_system.clock_ms()
-        rpc_port = await self.rpc_server.open(self.config.host)
+        rpc_port = await self.rpc_server.open(self.config.listen_host)
         self.spawn(self._stay_the_owner())
         self.spawn(self.keeper.run())
-        return Address(self.config.host, 0, rpc_port)
+        return Address(self.config.listen_host, 0, rpc_port)
 
     def journal_settings(self) -> JournalSettings:
         """The settings of this actor's journal: it is synced before any reply or effect leaves."""

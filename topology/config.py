@@ -8,6 +8,7 @@ from enum import StrEnum
 from ipaddress import ip_address
 
 from velaray.journal.manifest import number_base
+from velaray.topology.addresses import is_per_node, own_address
 
 
 class PartitionSync(StrEnum):
@@ -53,8 +54,14 @@ class ClusterConfig:
     clusters are refused. ``hosts`` is the number of processes that the actors share, besides one
     for work in the background; 0: each actor has a process of its own. ``own_hosts`` is the number
     of further processes that busy topics may have for themselves. ``port_range`` is the first and
-    the last port that these processes listen on; None: any port. ``advertise`` is the name or the
-    address by which clients reach ``host``; "": ``host`` itself.
+    the last port that these processes listen on; None: any port.
+
+    ``host`` is what processes listen on: an address or a name of one machine, or for several
+    machines a network or an interface (see `velaray.topology.addresses`). ``advertise`` has the
+    names by which clients reach the addresses of nodes; an address without one is advertised
+    itself. ``nodes`` are the addresses of the nodes with a proxy, that of the starting node first
+    (empty: only this node). Actors run on those nodes of Ray that have the resource
+    ``node_resource`` ("": on any).
     """
 
     data_dir: str
@@ -84,7 +91,9 @@ class ClusterConfig:
     hosts: int = 0
     own_hosts: int = 0
     port_range: tuple[int, int] | None = None
-    advertise: str = ""
+    advertise: Mapping[str, str] = field(default_factory=dict)
+    nodes: tuple[str, ...] = ()
+    node_resource: str = ""
 
     @property
     def number_base(self) -> int:
@@ -92,23 +101,35 @@ class ClusterConfig:
         return number_base(self.cluster_number)
 
     @property
-    def advertised(self) -> str:
-        """The host that clients connect to."""
-        return self.advertise or self.host
+    def listen_host(self) -> str:
+        """What the processes of this node listen on, and the address that they give each other.
+
+        Raises `NoAddressError` if ``host`` describes no address of this node, or several.
+        """
+        return own_address(self.host)
+
+    @property
+    def advertised(self) -> tuple[str, ...]:
+        """The names or addresses by which clients reach the nodes with a proxy."""
+        return tuple(map(self._advertised, self.nodes or (self.listen_host,)))
+
+    def _advertised(self, address: str) -> str:
+        return self.advertise.get(address, address)
 
     def seen_by_clients(self, url: str) -> str:
         """The URL of an actor's process, with the host that clients connect to."""
-        return f"pulsar://{self.advertise}:{url.rpartition(':')[2]}" if self.advertise else url
+        address, _, port = url.removeprefix("pulsar://").rpartition(":")
+        return f"pulsar://{self._advertised(address)}:{port}"
 
     @property
     def service_url(self) -> str:
-        """The URL that clients connect to."""
-        return f"pulsar://{self.advertised}:{self.service_port}"
+        """The URL that clients connect to. It has the proxies of all nodes."""
+        return "pulsar://" + ",".join(f"{each}:{self.service_port}" for each in self.advertised)
 
     @property
     def admin_url(self) -> str:
-        """The URL of the admin interface."""
-        return f"http://{self.advertised}:{self.admin_port}"
+        """The URL of the admin interface at the first node with a proxy."""
+        return f"http://{self.advertised[0]}:{self.admin_port}"
 
     @property
     def ray_namespace(self) -> str:
@@ -138,14 +159,34 @@ class UnreachableAddressError(ValueError):
     """Clients would be sent to an address that they can't connect to."""
 
 
-def check_advertised(host: str, advertise: str) -> None:
-    """Raise `UnreachableAddressError` if ``host`` stands for all addresses of the machine and no
-    name is advertised in its place, or if the advertised name is such an address."""
-    if _is_any(advertise or host):
-        raise UnreachableAddressError(
-            f"clients can't connect to {advertise or host}, which stands for all addresses of a "
-            "machine: give the name or the address by which they reach this one (--advertise)"
-        )
+def advertised_names(host: str, advertise: str | Mapping[str, str]) -> dict[str, str]:
+    """The names by which clients reach nodes, by the nodes' addresses.
+
+    ``advertise`` is the name of the only node ("": none), or a mapping if each node has its own
+    address. Raises `UnreachableAddressError` if it is the other one of these, or if clients would
+    be sent to an address that stands for all addresses of a machine.
+    """
+    per_node = is_per_node(host)
+    if isinstance(advertise, str):
+        if advertise and per_node:
+            raise UnreachableAddressError(
+                f"{advertise} names one node, and each node has its own address in {host}: give "
+                "--advertise ADDRESS=NAME for each"
+            )
+        names = {host: advertise} if advertise else {}
+    else:
+        names = dict(advertise)
+        if names and not per_node:
+            raise UnreachableAddressError(
+                f"{host} is the address of one node: give its name alone, --advertise NAME"
+            )
+    for each in (*names.values(), *(() if per_node or names else (host,))):
+        if _is_any(each):
+            raise UnreachableAddressError(
+                f"clients can't connect to {each}, which stands for all addresses of a machine: "
+                "give the name or the address by which they reach this one (--advertise)"
+            )
+    return names
 
 
 def _is_any(host: str) -> bool:

@@ -17,6 +17,7 @@ from ray.exceptions import GetTimeoutError, RayActorError
 from velaray.events.ids import ActorKey
 from velaray.topology.config import ClusterConfig
 from velaray.topology.placement import PlacementTable, host_names
+from velaray.topology.ray_nodes import actor_resources
 
 DIRECTORY = "placement"
 _REPORT_TIMEOUT_S = 5.0
@@ -97,5 +98,6 @@ def directory_of(config: ClusterConfig) -> Any:
         max_restarts=-1,
         max_task_retries=-1,
         num_cpus=0,
+        resources=actor_resources(config),
     )
     return options.remote(config)

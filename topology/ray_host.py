@@ -38,6 +38,7 @@ from velaray.topology.placed_actors import Misplaced, PlacedActors
 from velaray.topology.placement import BACKGROUND_HOST, group_of, host_names, is_own
 from velaray.topology.ray_directory import directory_of
 from velaray.topology.ray_host_control import RayHostControl
+from velaray.topology.ray_nodes import actor_resources
 from velaray.topology.ray_process import (
     BACKGROUND_NICENESS,
     allow_many_files,
@@ -69,6 +70,7 @@ def host_of(name: str, config: ClusterConfig, make_actor: MakeActor) -> Any:
         max_task_retries=0,
         max_concurrency=1000,
         num_cpus=0,
+        resources=actor_resources(config),
         scheduling_strategy="SPREAD",
     )
     return options.remote(name, config, make_actor)

@@ -41,6 +41,7 @@ from velaray.topology.host import WRITERS
 from velaray.topology.messages import ReplyT, Request, method_of
 from velaray.topology.metrics import Sample
 from velaray.topology.ownership import check_ownership
+from velaray.topology.ray_nodes import actor_resources
 from velaray.topology.ray_process import (
     BACKGROUND_NICENESS,
     collect_garbage_rarely,
@@ -166,8 +167,8 @@ def _ray_class() -> Any:
 def activate(key: ActorKey, config: ClusterConfig, make_actor: MakeActor) -> Any:
     """The Ray handle of the actor, which is created unless it exists.
 
-    It is detached, so it outlives its creator. It runs on any node that may host actors; on a node
-    without the data it refuses to start (see `velaray.topology.ownership`).
+    It is detached, so it outlives its creator. It runs on any node with the cluster's resource; on
+    a node without the data it refuses to start (see `velaray.topology.ownership`).
     """
     options = _ray_class().options(
         name=key.text(),
@@ -178,6 +179,7 @@ def activate(key: ActorKey, config: ClusterConfig, make_actor: MakeActor) -> Any
         max_task_retries=0,
         max_concurrency=1000,
         num_cpus=0,
+        resources=actor_resources(config),
         scheduling_strategy="SPREAD",
     )
     return options.remote(key.text(), config, make_actor)

@@ -13,14 +13,14 @@ from typing import IO, Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from velaray.admin.handles_actor import HANDLES
-from velaray.admin.proxy_actor import ProxyActor
 from velaray.broker.actor_messages import Describe
 from velaray.broker.garbage_collection.collectors import collectors_to_wake
 from velaray.events.ids import ActorKind
 from velaray.geo.actor_kinds import make_actor
+from velaray.nodes import Nodes, nodes_of
+from velaray.proxies import PROXY, answering_proxy, is_proxy, open_proxies, proxies_of
 from velaray.starting import (
     ClusterError,
     ClusterOptions,
@@ -34,6 +34,7 @@ from velaray.starting import (
 from velaray.topology.config import (
     AuthSettings,
     ClusterConfig,
+    check_binding,
     is_loopback,
     namespace_of,
 )
@@ -56,7 +57,6 @@ from velaray.topology.ray_host import make_actor_system
 from velaray.topology.ray_system import RayActorSystem
 from velaray.topology.rpc import RemoteError
 
-PROXY = "front-door"
 OBJECT_STORE_BYTES = 100 << 20
 _REPORT_TIMEOUT_S = 20.0
 
@@ -108,25 +108,26 @@ class Cluster:
         cluster_number: int = 0,
         replication_secret: bytes = b"",
         port_range: tuple[int, int] | None = None,
-        advertise: str = "",
+        advertise: str | Mapping[str, str] = "",
     ) -> Cluster:
         """Start a cluster whose journals are in ``data_dir``, and serve.
 
         Uses the Ray cluster of this process, else the one at ``ray_address``, else starts Ray on
-        this machine with Ray's token authentication. Port 0 is a free port. Replaces the actors of
-        an earlier start. Settings may differ at every start; `ClusterConfig` explains the others.
+        this machine with a token. Port 0 is a free port. Replaces the actors of an earlier start,
+        whose settings may differ; `ClusterConfig` explains the others. If ``host`` is a network or
+        an interface, ``advertise`` is a mapping, and Ray's nodes with "velaray_data" are used.
 
         ``placement`` "auto" runs the actors in ``hosts`` Ray actors, by default one for each core,
         and gives a busy topic one of its own; "shared" does the former only; "dedicated" gives each
         actor one. ``partition_sync`` "interval" acknowledges published messages after the write and
-        syncs every ``sync_interval_ms``: a power failure loses what came since then. Clusters that
-        replicate to each other need different names and numbers (0 to 2046), and one secret.
+        syncs every ``sync_interval_ms``: a power failure loses what came since then. Replicating
+        clusters need different names and numbers (0 to 2046), and one secret.
 
-        Raises `ValueError` for values out of range and for ``hosts`` of "dedicated" placement,
-        `UnsafeBindingError` if the address isn't loopback and no token is configured,
-        `UnreachableAddressError` if clients would be sent to 0.0.0.0, `ClusterError` if directory,
-        name or port are in use, if the data has another name or number, or if Ray has no token
-        although this cluster needs it.
+        Raises `ValueError` for values out of range and ``hosts`` of "dedicated" placement,
+        `UnsafeBindingError` if an address isn't loopback and no token is configured,
+        `UnreachableAddressError` for 0.0.0.0, `NoAddressError` or (of other nodes) `ClusterError`
+        if a node has no address for ``host``, `ClusterError` if directory, name or port are in use,
+        if the data has another name or number, or if Ray needs a token.
         """
         options = ClusterOptions(
             name=name,
@@ -149,12 +150,17 @@ class Cluster:
             port_range=port_range,
             advertise=advertise,
         )
-        shared, own = _hosts(Placement(placement), hosts)
-        config = configured(str(Path(data_dir).resolve()), shared, options, own)
-        return cls._owning(config, ray_address)
+        config = configured(str(Path(data_dir).resolve()), options)
+        return cls._owning(config, *_checked(placement, hosts), ray_address)
 
     @classmethod
-    def _owning(cls, config: ClusterConfig, ray_address: str | None) -> Cluster:
+    def _owning(
+        cls,
+        config: ClusterConfig,
+        placement: Placement,
+        hosts: int | None,
+        ray_address: str | None,
+    ) -> Cluster:
         """Take ownership of the data, the ports, and the name on the Ray cluster."""
         data_dir = Path(config.data_dir)
         starts_ray = ray_address is None and not ray.is_initialized()
@@ -170,20 +176,35 @@ class Cluster:
                 undo.callback(stop_ray)
             else:
                 _check_protection(config)
-            replaced = _replace_proxy(config.name, data_dir)
-            if not starts_ray and not replaced:
+            nodes = nodes_of(config.host)
+            for node in nodes.proxied:
+                check_binding(node.address, config.auth)
+            replaced = _replace_proxies(config.name, data_dir)
+            serves_here = config.listen_host in [node.address for node in nodes.proxied]
+            if serves_here and not starts_ray and not replaced:
                 ports.push(hold_cluster_ports(config))
             incarnation, data_id = own_data(data_dir, config.name, config.cluster_number)
             undo.pop_all()
-        config = replace(config, incarnation=incarnation, data_id=data_id)
-        return cls(config, make_actor_system(config, make_actor), lock, starts_ray)._opened(ports)
+        cores = sum(node.cores for node in nodes.proxied)
+        shared, own = _hosts(placement, hosts, cores)
+        config = replace(
+            config,
+            incarnation=incarnation,
+            data_id=data_id,
+            nodes=tuple(node.address for node in nodes.proxied),
+            node_resource=nodes.resource,
+            hosts=shared,
+            own_hosts=own,
+        )
+        actor_system = make_actor_system(config, make_actor)
+        return cls(config, actor_system, lock, starts_ray)._opened(ports, nodes)
 
-    def _opened(self, ports: ExitStack) -> Cluster:
+    def _opened(self, ports: ExitStack, nodes: Nodes) -> Cluster:
         try:
             with Progress("starting the cluster's actors"), ports:
                 run_to_end(self._bootstrap())
                 ports.close()
-                self._open_proxy()
+                open_proxies(self.config, [node.ray_address for node in nodes.proxied])
                 run_to_end(self._wake_collectors())
         except (RayError, RemoteError, OSError) as error:
             self.stop()
@@ -206,23 +227,6 @@ class Cluster:
         )
         self._actor_system.drop_rpc()
 
-    def _open_proxy(self) -> None:
-        """Start the proxy on this node, whose address the ports are bound to."""
-        node = ray.get_runtime_context().get_node_id()
-        proxy = (
-            ray.remote(ProxyActor)
-            .options(
-                name=PROXY,
-                namespace=self.config.ray_namespace,
-                lifetime="detached",
-                max_restarts=-1,
-                num_cpus=0,
-                scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
-            )
-            .remote(self.config)
-        )
-        ray.get(proxy.describe.remote())  # type: ignore[attr-defined]
-
     @property
     def service_url(self) -> str:
         """The URL that clients connect to."""
@@ -239,16 +243,18 @@ class Cluster:
         Actors that are restarting are left out.
         """
         namespace = self.config.ray_namespace
-        reports: list[dict[str, Any]] = []
+        asked: list[Any] = []
         for name in _names(namespace):
-            try:
-                handle = ray.get_actor(name, namespace)
-                found: Any = ray.get(handle.describe.remote(), timeout=_REPORT_TIMEOUT_S)
-            except (ValueError, RayError):
-                continue
-            reports.append(found)
-            process = {"pid": found["pid"], "node": found["node"]}
-            reports += ({"key": key, **process} for key in found.get("actors", ()))
+            with suppress(ValueError):
+                asked.append(ray.get_actor(name, namespace).describe.remote())
+        answered, _ = ray.wait(asked, num_returns=len(asked), timeout=_REPORT_TIMEOUT_S)
+        reports: list[dict[str, Any]] = []
+        for answer in answered:
+            with suppress(RayError):
+                found: Any = ray.get(answer)
+                reports.append(found)
+                process = {"pid": found["pid"], "node": found["node"]}
+                reports += ({"key": key, **process} for key in found.get("actors", ()))
         return reports
 
     def check_ownership(self) -> None:
@@ -292,17 +298,22 @@ def _names(namespace: str) -> list[str]:
     ]
 
 
-def _hosts(placement: Placement, hosts: int | None) -> tuple[int, int]:
+def _checked(placement: str, hosts: int | None) -> tuple[Placement, int | None]:
+    """The placement and the number of shared hosts, if one is given. Raises `ValueError`."""
+    kind = Placement(placement)
+    if hosts is not None and kind is Placement.DEDICATED:
+        raise ValueError(f"hosts={hosts}: with placement 'dedicated' actors share no hosts")
+    if hosts is not None and hosts < 1:
+        raise ValueError(f"hosts={hosts} must be at least 1")
+    return kind, hosts
+
+
+def _hosts(placement: Placement, hosts: int | None, cores: int) -> tuple[int, int]:
     """The number of shared hosts (default: one for each core), and of those for a single topic; 0
-    and 0: each actor has a process of its own. Raises `ValueError`."""
-    cores = os.cpu_count() or 1
+    and 0: each actor has a process of its own."""
     if placement is Placement.DEDICATED:
-        if hosts is not None:
-            raise ValueError(f"hosts={hosts}: with placement 'dedicated' actors share no hosts")
         return 0, 0
     shared = cores if hosts is None else hosts
-    if shared < 1:
-        raise ValueError(f"hosts={hosts} must be at least 1")
     return shared, cores if placement is Placement.AUTO else 0
 
 
@@ -354,7 +365,7 @@ def _stop_actor(name: str, namespace: str) -> None:
         handle = ray.get_actor(name, namespace)
     except ValueError:
         return  # it has exited already
-    if name in (PROXY, HANDLES):
+    if is_proxy(name) or name == HANDLES:
         ray.kill(handle)
         return
     with suppress(GetTimeoutError, RayActorError, RayTaskError):
@@ -363,17 +374,17 @@ def _stop_actor(name: str, namespace: str) -> None:
     ray.kill(handle)
 
 
-def _replace_proxy(name: str, data_dir: Path) -> bool:
-    """End the proxy of an earlier start on this directory and this Ray cluster.
+def _replace_proxies(name: str, data_dir: Path) -> bool:
+    """End the proxies of an earlier start on this directory and this Ray cluster.
 
-    Returns whether there was one. Raises `ClusterError` if it belongs to a cluster on another
-    directory, or doesn't answer.
+    Returns whether there were any. Raises `ClusterError` if they belong to a cluster on another
+    directory, or if none answers.
     """
-    try:
-        proxy = ray.get_actor(PROXY, namespace_of(name))
-        found: Any = ray.get(proxy.describe.remote(), timeout=_REPORT_TIMEOUT_S)
-    except ValueError:
+    proxies = proxies_of(name)
+    if not proxies:
         return False
+    try:
+        _, found = answering_proxy(proxies, _REPORT_TIMEOUT_S)
     except RayError as error:
         raise ClusterError(
             f"the proxy of cluster {name!r} on this Ray cluster doesn't answer: stop "
@@ -384,7 +395,8 @@ def _replace_proxy(name: str, data_dir: Path) -> bool:
             f"a cluster {name!r} runs on this Ray cluster already, on {found['data_dir']}: "
             "stop it first, or start this one under another name"
         )
-    ray.kill(proxy)
+    for proxy in proxies:
+        ray.kill(proxy)
     with suppress(ValueError):
         ray.kill(ray.get_actor(HANDLES, namespace_of(name)))
     return True
@@ -419,6 +431,6 @@ def _check_protection(config: ClusterConfig) -> None:
         raise ClusterError(str(error)) from error
     risk = "anyone who can reach this Ray can run code on it and read the cluster's data"
     remedy = "start Ray with RAY_AUTH_MODE=token"
-    if config.auth is not None or not is_loopback(config.host):
+    if config.auth is not None or not is_loopback(config.listen_host):
         raise ClusterError(f"Ray serves callers without a token: {risk}; {remedy}")
     print(f"velaray: Ray serves callers without a token: {risk}; {remedy}", file=sys.stderr)

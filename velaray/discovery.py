@@ -6,8 +6,7 @@ from typing import Any
 
 import ray
 
-from velaray.cluster import PROXY
-from velaray.topology.config import namespace_of
+from velaray.proxies import answering_proxy, proxies_of
 from velaray.topology.ray_connection import RayUnavailable, connect_ray
 
 
@@ -15,22 +14,26 @@ class NoClusterError(LookupError):
     """No velaray cluster runs on the Ray cluster of this process."""
 
 
-def proxy(name: str = "standalone") -> Any:
-    """The Ray handle of the cluster's proxy.
+_ANSWER_S = 60.0
 
-    Connects to Ray if this process isn't connected. Raises `NoClusterError`.
+
+def proxy(name: str = "standalone") -> Any:
+    """The Ray handle of one of the cluster's proxies that serve.
+
+    Connects to Ray if this process isn't connected. Raises `NoClusterError`, and what calls of Ray
+    raise if no proxy answers within a minute.
     """
     if not ray.is_initialized():
         try:
             connect_ray()
         except RayUnavailable as error:
             raise NoClusterError(str(error)) from error
-    try:
-        return ray.get_actor(PROXY, namespace_of(name))
-    except ValueError as error:
+    proxies = proxies_of(name)
+    if not proxies:
         raise NoClusterError(
             f"no velaray cluster {name!r} on this Ray cluster: run `velaray start`"
-        ) from error
+        )
+    return proxies[0] if len(proxies) == 1 else answering_proxy(proxies, _ANSWER_S)[0]
 
 
 def service_url(name: str = "standalone") -> str:

@@ -82,13 +82,14 @@ class LocalCluster:
         are free ones.
 
         Raises `ValueError` for values out of range, `UnsafeBindingError` if the address isn't
-        loopback and no token is configured, `ClusterError` if the directory or a port is in use, or
-        if the data has another name or number. Nothing is left running then.
+        loopback and no token is configured, `NoAddressError` if this
+        machine has no address in the network, `ClusterError` if the directory or a port is in use,
+        or if the data has another name or number. Nothing is left running then.
         """
         for port in ("service_port", "admin_port"):
             options.setdefault(port, 0)  # type: ignore[misc]  # both are keys of the options
         place = IN_MEMORY if data_dir is None else str(Path(data_dir).resolve())
-        config = configured(place, 0, options)
+        config = configured(place, options)
         if data_dir is None:
             memory = MemoryStore(number_base=config.number_base)
             owning = take_ownership(memory, config.name, config.cluster_number)
@@ -170,7 +171,7 @@ class LocalCluster:
         system, config = self.actor_system, self.config
         await self._proxy.start(config.service_port)
         self._serving.push_async_callback(self._proxy.stop)
-        admin, _ = await serve_admin(system, config.host, config.admin_port)
+        admin, _ = await serve_admin(system, config.listen_host, config.admin_port)
         self._serving.push_async_callback(admin.cleanup)
         await bootstrap(system)
         for key in await collectors_to_wake(system):

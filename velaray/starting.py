@@ -25,11 +25,12 @@ from velaray.journal.errors import JournalError
 from velaray.journal.files import JOURNALS, NUMBERS, FileStore
 from velaray.journal.private import make_private, private_opener, tighten
 from velaray.topology.actor_system import ActorSystem
+from velaray.topology.addresses import own_address
 from velaray.topology.config import (
     AuthSettings,
     ClusterConfig,
     PartitionSync,
-    check_advertised,
+    advertised_names,
     check_binding,
 )
 from velaray.topology.ownership import OtherCluster, Superseded, data_id_of, take_ownership
@@ -67,22 +68,23 @@ class ClusterOptions(TypedDict, total=False):
     cluster_number: int
     replication_secret: bytes
     port_range: tuple[int, int] | None
-    advertise: str
+    advertise: str | Mapping[str, str]
 
 
-def configured(
-    data_dir: str, hosts: int, options: ClusterOptions, own_hosts: int = 0
-) -> ClusterConfig:
-    """The settings of a start, before it has an incarnation; port 0 becomes a free port.
+def configured(data_dir: str, options: ClusterOptions) -> ClusterConfig:
+    """The settings of a start, before it has an incarnation and its nodes are known.
+
+    Port 0 becomes a free port.
 
     Raises `ValueError` for values out of range, `UnsafeBindingError` if the address isn't loopback
     and no token is configured, `UnreachableAddressError` if clients would be sent to 0.0.0.0,
-    `ClusterError` if there is no free port.
+    `NoAddressError` if this node has no address in the network, `ClusterError` if there is no free
+    port.
     """
     values: dict[str, Any] = {**options}
-    host = values.setdefault("host", "127.0.0.1")
+    host = own_address(values.setdefault("host", "127.0.0.1"))
     check_binding(host, values.get("auth"))
-    check_advertised(host, values.get("advertise", ""))
+    values["advertise"] = advertised_names(values["host"], values.get("advertise", ""))
     for name, port in (("service_port", 6650), ("admin_port", 8080)):
         values[name] = values.get(name, port) or free_port(host)
     values["listeners"] = _checked_listeners(values.get("listeners", {}))
@@ -92,8 +94,6 @@ def configured(
         data_dir=data_dir,
         incarnation=0,
         rpc_key=key,
-        hosts=hosts,
-        own_hosts=own_hosts,
         **values,
     )
     _check_numbers(config)
@@ -133,7 +133,7 @@ def hold_cluster_ports(config: ClusterConfig) -> ExitStack:
     """Bind the ports. Raises `ClusterError` if one is in use."""
     options = {"--service-port": config.service_port, "--admin-port": config.admin_port}
     try:
-        return hold_ports(config.host, options)
+        return hold_ports(config.listen_host, options)
     except PortUnavailable as error:
         raise ClusterError(str(error)) from error
 

@@ -106,10 +106,10 @@ class GarbageCollector(ActorBase):
     async def start(self) -> Address:
         """Create the topics if needed, and begin. Raises what `ActorSystem.call` raises."""
         await ensure_deletion_topics(self.actor_system)
-        rpc_port = await self.rpc_server.open(self.config.host)
+        rpc_port = await self.rpc_server.open(self.config.listen_host)
         self._tasks.spawn(self._consume())
         self._tasks.spawn(self._look_for_work())
-        return Address(self.config.host, 0, rpc_port)
+        return Address(self.config.listen_host, 0, rpc_port)
 
     def idle(self) -> bool:
         """Whether there is no call, nothing is under way, and the last look found no work."""

@@ -65,7 +65,8 @@ class Proxy:
             return WireConnection(session, max_message_size=config.max_message_size)
 
         self.sessions.ended = False  # it may start again after a stop
-        self._server = await asyncio.get_running_loop().create_server(connect, config.host, port)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(connect, config.listen_host, port)
         self.port = self._server.sockets[0].getsockname()[1]
         return self.port
 

@@ -83,12 +83,21 @@ def main() -> None:
     help="Port for the admin interface; 0 takes a free one.",
 )
 @click.option("--ray-address", help="Use this Ray cluster instead of starting Ray here.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on. For several machines a network, such as 10.1.0.0/16, or the name "
+    "of an interface: each node listens on its own address there. It runs actors if its Ray has "
+    "the resource velaray_data.",
+)
 @click.option(
     "--advertise",
-    default="",
+    multiple=True,
     metavar="NAME",
-    help="Name or address by which clients reach --host. Default: --host itself.",
+    callback=lambda context, parameter, given: _advertised(given),
+    help="Name or address by which clients reach --host. With a network or an interface "
+    "ADDRESS=NAME, repeated for the nodes' addresses. Default: the addresses themselves.",
 )
 @click.option("--token-secret", type=_FILE, help="Accept HS256 tokens signed with this key.")
 @click.option("--token-public-key", type=_FILE, help="Accept RS256 tokens for this PEM key.")
@@ -199,7 +208,7 @@ def start(
     placement: str | None,
     hosts: int | None,
     port_range: tuple[int, int] | None,
-    advertise: str,
+    advertise: str | dict[str, str],
     local: bool,
     passivate_after: float,
     partition_sync: str,
@@ -294,6 +303,21 @@ def _listeners(given: tuple[str, ...]) -> dict[str, str]:
         if name in found:
             raise click.BadParameter(f"listener {name} is given twice")
         found[name] = url
+    return found
+
+
+def _advertised(given: tuple[str, ...]) -> str | dict[str, str]:
+    """Parse one NAME, or ADDRESS=NAME for each node."""
+    if len(given) < 2 and "=" not in "".join(given):
+        return "".join(given)
+    found: dict[str, str] = {}
+    for text in given:
+        address, separator, name = text.partition("=")
+        if not (address and separator and name):
+            raise click.BadParameter(f"{text!r}: write one NAME, or ADDRESS=NAME for each node")
+        if address in found:
+            raise click.BadParameter(f"{address} has two names")
+        found[address] = name
     return found
 
 

@@ -1,0 +1,137 @@
+"""A cluster on two machines that see one directory, and the loss of one of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jwt
+import pytest
+
+from tests.ray.namespaces import NETWORK, Machine, NoNamespacesError, two_machines
+from tests.ray.support import OBJECT_STORE
+
+SECRET = b"the secret that signs every token"
+TOPICS = [f"t{number}" for number in range(8)]
+RAY = ("-c", "from ray.scripts.scripts import main; main()", "start", "--block", "--num-cpus=2")
+VELARAY = ("-c", "from velaray.cli.app import main; main()")
+
+
+HOSTS = """
+import json, sys
+from velaray.client.admin import Admin
+print(json.dumps(Admin(sys.argv[1], token=sys.argv[2]).hosts()))
+"""
+
+
+@pytest.fixture
+def machines(data_dir: Path) -> Iterator[tuple[Machine, Machine]]:
+    try:
+        with two_machines(data_dir) as found:
+            yield found
+    except NoNamespacesError as error:
+        pytest.skip(str(error))
+
+
+def start_ray(machine: Machine, head: Machine, folder: Path) -> subprocess.Popen[str]:
+    is_head = machine is head
+    alone = ("--head", "--port=6399", "--include-dashboard=false", f"--temp-dir={folder}/r")
+    where = alone if is_head else ()
+    return machine.run(
+        "ray",
+        *RAY,
+        *(where or (f"--address={head.address}:6399",)),
+        f"--node-ip-address={machine.address}",
+        f"--object-store-memory={OBJECT_STORE}",
+        "--resources",
+        json.dumps({"velaray_data": 1}),
+    )
+
+
+def started(process: subprocess.Popen[str], said: Callable[[str], bool]) -> list[str]:
+    """The lines of a process up to the one that is waited for."""
+    assert process.stdout is not None
+    lines: list[str] = []
+    for line in process.stdout:
+        lines.append(line)
+        if said(line):
+            return lines
+    raise AssertionError(f"the process ended: {lines}")
+
+
+class Publisher:
+    """A `tests.ray.topic_client` on a machine."""
+
+    def __init__(self, machine: Machine, url: str, topics: list[str], published: int = 0) -> None:
+        """``published`` is what `stop` of an earlier one of these topics has returned."""
+        token = jwt.encode({"sub": machine.name}, SECRET, algorithm="HS256")
+        client = ("-m", "tests.ray.topic_client", url, token, str(published))
+        self._process = machine.run(f"client-{topics[0]}-{published}", *client, *topics)
+        self._number = published - 1
+        self.publish(3)
+
+    def publish(self, count: int) -> None:
+        """Wait until so many further numbers are in every topic."""
+        self._number += count
+        lines = started(self._process, lambda line: int(line) >= self._number)
+        self._number = int(lines[-1])
+
+    def stop(self) -> int:
+        """Return the number of messages in each topic. Fails if one is lost or out of order."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        (*_, said) = started(self._process, lambda line: line.startswith("received"))
+        assert self._process.wait(60) == 0
+        return int(said.split()[1])
+
+
+def nodes_of_topics(machine: Machine) -> dict[str, str]:
+    """The Ray node of each topic."""
+    token = jwt.encode({"sub": "admin"}, SECRET, algorithm="HS256")
+    asked = machine.run("admin", "-c", HOSTS, f"http://{machine.address}:8080", token)
+    out, _ = asked.communicate(timeout=60)
+    return {
+        key.split("/")[3]: host["node"]
+        for host in json.loads(out)
+        for key in host["actors"]
+        if key.startswith("partition/")
+    }
+
+
+@pytest.mark.timeout(600)
+def test_two_machines_with_one_directory(machines: tuple[Machine, Machine], data_dir: Path) -> None:
+    first, second = machines
+    secret = data_dir / "secret"
+    secret.write_bytes(SECRET)
+    for machine in machines:
+        started(start_ray(machine, first, data_dir), lambda line: "Ray runtime started" in line)
+    start = (*VELARAY, "start", "--data", f"{data_dir}/data", "--token-secret", str(secret))
+    start = (*start, "--ray-address", f"{first.address}:6399", "--host")
+    refused = first.run("refused", *start, first.address, stderr=subprocess.STDOUT)
+    assert (
+        f"nodes of other machines have the resource velaray_data: {second.address}"
+        in (refused.communicate(timeout=60)[0])
+    )
+    assert refused.returncode == 1
+    cluster = first.run("velaray", *start, NETWORK)
+    said = started(cluster, lambda line: line.startswith("velaray is running"))
+    url = f"pulsar://{first.address}:6650,{second.address}:6650"
+    assert f"service  {url}\n" in said
+    on_first = Publisher(first, url, TOPICS[:4])
+    on_second = Publisher(second, url, TOPICS[4:])
+    places = nodes_of_topics(second)
+    assert places.keys() == set(TOPICS)
+    assert len(set(places.values())) == 2, "topics on both machines"
+    published = on_second.stop()
+    second.kill()
+    second.unplug()
+    on_first.publish(20)
+    on_first.stop()
+    Publisher(first, url, TOPICS[4:], published).stop()
+    places = nodes_of_topics(first)
+    assert places.keys() == set(TOPICS)
+    assert len(set(places.values())) == 1, "topics on one machine"
+    cluster.terminate()
+    assert cluster.wait(60) == 0
