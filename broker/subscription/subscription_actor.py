@@ -89,16 +89,17 @@ class SubscriptionActor(JournaledActor):
         if isinstance(request, m.CallSubscription):
             return Encoded(encode(await self._call(request)))
         if isinstance(request, m.OpenDispatcher):
+            # To open it writes nothing, and a newer activation may have confirmed acknowledgements.
+            # This comes first: notices of the opened dispatcher must follow the answer.
+            await self.read_certain(lambda state: None)
             self._serve(rpc_connection, request.epoch)
         elif rpc_connection is not self._partition:
             text = f"only the connected partition may send {type(request).__name__}"
             raise RemoteError(Reason.UNAVAILABLE, text)
         assert self._dispatcher is not None
         answer = await self._answer(self._dispatcher, request)
-        opens = isinstance(request, m.OpenDispatcher)
-        if opens or (isinstance(request, m.EndPendingAcks) and not answer):
-            # Nothing was written, so a newer activation may have taken over: it may have confirmed
-            # acknowledgements, or know the transaction.
+        if isinstance(request, m.EndPendingAcks) and not answer:
+            # Nothing was written, so a newer activation may know the transaction.
             await self.read_certain(lambda state: None)
         return answer
 
