@@ -40,8 +40,8 @@ class Feed(Protocol):
     hashing: bool
 
     @property
-    def busy(self) -> bool:
-        """Whether entries are being loaded or passed over, before later ones are reported."""
+    def passing(self) -> bool:
+        """Whether hidden entries are being passed over, before later ones are reported."""
         ...
 
     def want_more(self, limit: int) -> None:
@@ -203,10 +203,10 @@ class Delivery:
                 self._load_hidden(consumer, known)
             )
         elif leased.next_offset == end < readable:
-            # That entry must wait, and later ones mustn't: the dispatcher must decide at once. As
-            # long as it can't be told of the entry, it would only grant another lease.
+            # That entry must wait, and later ones mustn't: the dispatcher decides at once. While
+            # entries before it are passed over, it would only grant another lease.
             self._channel.feed.want_more(end + RUN_ENTRIES)
-            if not self._channel.feed.busy:
+            if not self._channel.feed.passing:
                 self._channel.tell(ReleaseLease())
         elif leased.room <= 0:
             self._channel.tell(ReleaseLease())  # the consumer is full: the dispatcher must decide

@@ -88,11 +88,12 @@ class DispatcherFeed:
         self._hidden_passed = 0  # the dispatcher has all hidden entries below this
         self._begun = 0  # how often feeding began
         self._feeding: asyncio.Task[None] | None = None
+        self._passing = False
 
     @property
-    def busy(self) -> bool:
-        """Whether entries are being loaded or passed over, before later ones are reported."""
-        return self._feeding is not None
+    def passing(self) -> bool:
+        """Whether hidden entries are being passed over, before later ones are reported."""
+        return self._passing
 
     def start(self, offset: int, wanted: int, hashing: bool) -> None:
         """Report the sizes of entries from ``offset`` on, and the hashes of their keys if
@@ -141,6 +142,7 @@ class DispatcherFeed:
                 continue
             if end == self._fed:
                 work = self._pass_hidden(visibility.hidden_within(end, known), known)
+                self._passing = True
                 self._feeding = asyncio.get_running_loop().create_task(work)
                 self._feeding.add_done_callback(partial(self._fed_cold, self._fed))
                 return
@@ -240,7 +242,7 @@ class DispatcherFeed:
         await self._log.cache.load(self._fed)
 
     def _fed_cold(self, offset: int, task: asyncio.Task[None]) -> None:
-        self._feeding = None
+        self._feeding, self._passing = None, False
         if task.cancelled() or self._channel.closed:
             return
         error = task.exception()
