@@ -90,7 +90,7 @@ class Setting:
             command = Publish("p", self.sent, self.sent, 1, entry, True)
             await self.partition.runtime.ask(command)
             # Nobody produces over a socket here: the cache follows the log.
-            self.partition.log.cache._tail_start = self.partition.runtime.state.end_offset
+            self.partition.log.cache._tail.start = self.partition.runtime.state.end_offset
 
     async def subscribe(self, name: str) -> None:
         await self.partition.subscriptions.create_subscription(name, StartAt.EARLIEST, {})

@@ -21,7 +21,7 @@ async def publish(setting: Setting, times_ms: list[int]) -> None:
         setting.sent += 1
         command = Publish("p", setting.sent, setting.sent, 1, message(at), True)
         await setting.partition.runtime.ask(command)
-        setting.partition.log.cache._tail_start = setting.partition.runtime.state.end_offset
+        setting.partition.log.cache._tail.start = setting.partition.runtime.state.end_offset
 
 
 async def acknowledge(setting: Setting, first: int, end: int) -> None:

@@ -55,7 +55,7 @@ def with_actor(
 
     async def main() -> None:
         actor = VelarayActor(ActorKey.catalog().text(), config, make_actor)
-        actor._actor_system.fatal = lambda key, error: died.append(error)  # type: ignore[method-assign]
+        actor._actor_system.exit = lambda key, error: died.append(error)  # type: ignore[method-assign]
         await scenario(actor)
         actor._watching.cancel()
 
@@ -142,7 +142,7 @@ def test_a_proxy_that_cannot_start_reports_the_reason(
 
     monkeypatch.setattr(proxy_actor, "check_ownership", unreadable)
     with pytest.raises(CorruptJournal, match="not a manifest"):
-        ProxyActor(config)
+        ProxyActor("front-door", config)
 
 
 def test_a_proxy_whose_thread_ends_exits_its_process(
@@ -152,7 +152,7 @@ def test_a_proxy_whose_thread_ends_exits_its_process(
         raise OSError("too many open files")
 
     left = threading.Event()
-    ProxyActor(config)
+    ProxyActor("front-door", config)
     monkeypatch.setattr(os, "_exit", lambda code: left.set())
     monkeypatch.setattr(proxy_actor, "check_ownership", unreadable)
     assert left.wait(5)

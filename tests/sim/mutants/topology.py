@@ -81,7 +81,8 @@ def _deliver_unsynced_entries(original: Any) -> Any:
 
 def _cache_once(original: Any) -> Any:
     def append(self: EntryCache, entry: CachedEntry) -> None:
-        if not (self._tail and self._tail[-1] is not None and self._tail[-1].data is entry.data):
+        newest = self._tail.entries[-1] if len(self._tail) else None
+        if newest is None or newest.data is not entry.data:
             original(self, entry)
 
     return append
