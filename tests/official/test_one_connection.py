@@ -251,7 +251,8 @@ class Failures:
 
     def _end(self, key: ActorKey) -> None:
         async def end() -> None:
-            self._server.cluster.actor_system.fatal(key, SyncFailed(key.text(), "injected"))
+            actor_system = self._server.cluster.actor_system
+            actor_system.fatal(actor_system.actors[key], SyncFailed(key.text(), "injected"))
 
         self._server.cluster.run(end())
 

@@ -239,8 +239,9 @@ def strike(cluster: Cluster, times: int) -> dict[str, int]:
             return struck
         pause.wait(chance.uniform(0.3, 2.0))
         if found := actors(cluster, kind):
-            os.kill(chance.choice(found)["pid"], signal.SIGKILL)
-            struck[kind] += 1
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(chance.choice(found)["pid"], signal.SIGKILL)
+                struck[kind] += 1
     raise AssertionError("unreachable")
 
 
