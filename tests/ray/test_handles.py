@@ -98,7 +98,10 @@ def victims(cluster: Cluster) -> set[int]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize(
+    "placement",
+    [pytest.param(each, marks=[pytest.mark.long] * (each == "dedicated")) for each in PLACEMENTS],
+)
 def test_nothing_acknowledged_is_lost_when_processes_die(
     clusters: dict[str, Cluster], placement: str
 ) -> None:
@@ -166,6 +169,7 @@ def test_a_transaction_spans_the_tasks_of_a_program(clusters: dict[str, Cluster]
         ray.get(work.remote(topic, txn))
 
 
+@pytest.mark.long
 def test_the_handles_end_with_their_cluster(nodes: RayNodes, data_dir: Path) -> None:
     for _ in range(2):
         with Cluster.start(data_dir, service_port=0, admin_port=0, name="again") as cluster:
