@@ -29,7 +29,7 @@ DRAINED_WITHIN_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Velaray:
-    """What is measured of a peer (`benchmarks.contract.Peer`), of a velaray cluster."""
+    """A velaray cluster, with the part of `benchmarks.contract.Peer` that is used here."""
 
     cluster: Placed
     client: pulsar.Client

@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
+from velaray.topology.messages import encode
+
 _LENGTH = 4
-_encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 
 
@@ -22,7 +23,7 @@ class FrameError(ValueError):
 
 def frame(value: Any) -> bytes:
     """The frame of a value. Raises `TypeError` for values that msgpack can't express."""
-    body = _encode(value)
+    body = encode(value)
     return len(body).to_bytes(_LENGTH, "big") + body
 
 

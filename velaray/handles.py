@@ -141,7 +141,7 @@ class SubscriptionHandle(Handle):
         """Acknowledge messages or message ids, such as the list that `receive` returned.
 
         The acknowledgement is durable when the reference resolves: no crash causes a redelivery
-        then. In a transaction (``txn``) it counts when the transaction is committed.
+        then. An acknowledgement in a transaction (``txn``) counts when that is committed.
         """
         raise NotImplementedError
 

@@ -22,7 +22,7 @@ KEY = ActorKey.of_partition(TopicName.parse("placed"), 1)
 
 
 class Actor(ActorBase):
-    """Fails to start, or to stop, if it is told to."""
+    """Its start or its stop fails if the test sets so."""
 
     fault: Exception | None = None
 
@@ -71,7 +71,7 @@ class Directory:
 
 
 class Others:
-    """Other hosts, which refuse as often as they are told to."""
+    """Other hosts, which refuse a number of times."""
 
     def __init__(self) -> None:
         self.refusals = 0

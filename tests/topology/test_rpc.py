@@ -181,8 +181,9 @@ def test_a_closed_connection_keeps_no_buffer(monkeypatch: pytest.MonkeyPatch) ->
         port = await listener.open(HOST)
         _, writer = await asyncio.open_connection(HOST, port)
         writer.write(frame([rpc._HELLO, KEY, ACTOR]) + unfinished)
-        await until(lambda: not writer.transport.get_write_buffer_size())
+        await until(lambda: listener.connections)
         (rpc_connection,) = listener.connections
+        await until(lambda: len(rpc_connection._incoming._rest) == len(unfinished))
         held, _ = tracemalloc.get_traced_memory()
         writer.transport.abort()
         await until(lambda: rpc_connection.closed)

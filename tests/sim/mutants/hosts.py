@@ -141,7 +141,7 @@ MUTANTS: dict[str, Mutant] = {
         hosts=True,
     ),
     "believe-a-stale-placement": Mutant(
-        "a host starts every actor that it is asked for, without asking the directory",
+        "a host starts an actor without asking the directory",
         ((PlacedActors, "start", _believe_the_caller),),
         within=20,
         hosts=True,
