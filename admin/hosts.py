@@ -72,10 +72,17 @@ async def resume(request: web.Request) -> web.Response:
     return done()
 
 
+async def restart(request: web.Request) -> web.Response:
+    """Restart the process of a drained host with the installed version."""
+    control, body = _control(request), await object_body(request)
+    return answer(asdict(await control.restart(_text(body, "host"))))
+
+
 _HOSTS = f"{PREFIX}/velaray/hosts"
 ROUTES: tuple[Route, ...] = (
     ("GET", _HOSTS, list_hosts),
     ("POST", f"{_HOSTS}/move", move),
     ("POST", f"{_HOSTS}/drain", drain),
     ("POST", f"{_HOSTS}/resume", resume),
+    ("POST", f"{_HOSTS}/restart", restart),
 )

@@ -22,6 +22,8 @@ class HostStatus:
     """The CPU time that it has used."""
     lag_s: float
     """The longest delay of its event loop within the last minute."""
+    version: str
+    """The version of velaray that it runs."""
     drained: bool
     """Whether it takes no further actors."""
 
@@ -54,4 +56,14 @@ class HostControl(Protocol):
 
     async def resume(self, host: str) -> None:
         """Place actors in a drained host again. Raises `RemoteError` (NOT_FOUND)."""
+        ...
+
+    async def restart(self, host: str) -> HostStatus:
+        """End the process of a drained host, wait for the new one, and place actors in it again.
+
+        The new process runs the version of velaray that is installed now. Raises `RemoteError`:
+        NOT_FOUND if no such host runs; CONFLICT, with nothing changed, if it still has actors, or
+        if the installed version can't work with the running one; UNAVAILABLE if the new process
+        doesn't answer in time. Then the host stays drained.
+        """
         ...

@@ -28,6 +28,7 @@ from velaray.topology.actor_system import (
     Unreachable,
     check_survey,
 )
+from velaray.topology.compatibility import VERSION, installed
 from velaray.topology.config import ClusterConfig
 from velaray.topology.load import SAMPLE_S, BusyRule, LoadMeter, QuietRule
 from velaray.topology.loop_lag import LoopLag
@@ -243,7 +244,16 @@ class HostActor:
             "memory": resident_bytes(),
             "cpu_s": time.process_time(),
             "lag_s": self._lag.longest(),
+            "version": VERSION,
         }
+
+    async def installed(self) -> tuple[str, int]:
+        """The version and the protocol number that a restart of this host would run.
+
+        Raises `OSError` or `TimeoutError` if the installed version can't be loaded.
+        """
+        found = await installed()
+        return found.version, found.protocol
 
     # -- life ----------------------------------------------------------------------
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
 from velaray.actors.machine import Reason
+from velaray.topology.compatibility import PROTOCOL, VERSION
 from velaray.topology.config import ClusterConfig
 from velaray.topology.host_control import HostStatus
 from velaray.topology.placement import NoHostLeftError, NoSuchPlaceError, host_names
@@ -18,6 +21,8 @@ from velaray.topology.ray_directory import directory_of
 from velaray.topology.rpc import RemoteError, reason_of
 
 _ANSWER_S = 5.0
+_STARTED_WITHIN_S = 60.0
+_LOOK_S = 0.2
 _MOVED_WITHIN_S = 60.0
 """The time limit of a move: every actor of the group syncs its journal."""
 
@@ -68,6 +73,40 @@ class RayHostControl:
     async def resume(self, host: str) -> None:
         """Place actors in a drained host again."""
         await self._ask_directory("resume", host)
+
+    async def restart(self, host: str) -> HostStatus:
+        """Ask the host for the installed version, then end its process; Ray starts it again."""
+        before = await self._status(host, drained=True)
+        if before is None:
+            raise RemoteError(Reason.NOT_FOUND, f"no host {host!r} runs and answers")
+        if before.actors:
+            raise RemoteError(
+                Reason.CONFLICT, f"{host} has {len(before.actors)} actors: drain it first"
+            )
+        handle = await asyncio.to_thread(ray.get_actor, host, self._config.ray_namespace)
+        with _refusals():
+            async with asyncio.timeout(_STARTED_WITHIN_S):
+                version, protocol = await handle.installed.remote()
+        if protocol != PROTOCOL:
+            raise RemoteError(
+                Reason.CONFLICT,
+                f"the installed velaray {version} has protocol {protocol}, the cluster runs "
+                f"{VERSION} with protocol {PROTOCOL}: stop the cluster, and start it again",
+            )
+        await asyncio.to_thread(partial(ray.kill, handle, no_restart=False))
+        after = await self._successor(host, before.pid)
+        await self.resume(host)
+        return replace(after, drained=False)
+
+    async def _successor(self, host: str, pid: int) -> HostStatus:
+        """Wait until a host answers that has another process than ``pid``."""
+        with _refusals():
+            async with asyncio.timeout(_STARTED_WITHIN_S):
+                while True:
+                    found = await self._status(host, drained=True)
+                    if found is not None and found.pid != pid:
+                        return found
+                    await asyncio.sleep(_LOOK_S)
 
     async def _ask_directory(self, method: str, *args: str) -> Any:
         with _refusals():

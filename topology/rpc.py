@@ -2,8 +2,9 @@
 
 A connection carries a stream of msgpack values (`velaray.topology.frames`). Either end may send
 requests, which have one answer each, and notices, which have none. Messages arrive in the order in
-which they are sent. A connection begins with a hello: the cluster's key and the actor that the
-caller means. Everything that an end sends during one turn of the event loop leaves in one write.
+which they are sent. A connection begins with a hello: the cluster's key, the actor that the caller
+means, and the protocol number of its version (`velaray.topology.compatibility`). Everything that an
+end sends during one turn of the event loop leaves in one write.
 
 Requests and notices (`velaray.topology.messages`) are checked when they arrive. A request of the
 wrong shape is refused with INVALID; a notice of the wrong shape closes the connection.
@@ -25,6 +26,7 @@ from velaray.actors.machine import Reason
 from velaray.actors.runtime import Stopped
 from velaray.events.portable import PortableError
 from velaray.journal.errors import JournalError, StorageFull
+from velaray.topology.compatibility import PROTOCOL, VERSION
 from velaray.topology.frames import FrameReader, frame
 from velaray.topology.messages import (
     Codec,
@@ -37,7 +39,7 @@ from velaray.topology.messages import (
 )
 from velaray.topology.open_connections import OpenConnections
 
-_HELLO, _REQUEST, _RESPONSE, _NOTICE, _ALIVE = range(5)
+_HELLO, _REQUEST, _RESPONSE, _NOTICE, _ALIVE, _REFUSAL = range(6)
 MAX_FRAME = 64 << 20
 MAX_HELLO = 64 << 10
 """The largest frame in bytes; before the hello anybody may send."""
@@ -141,6 +143,7 @@ class RpcConnection(asyncio.Protocol):
         self._answering: set[asyncio.Task[None]] = set()
         self._silent = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._problem = "the RPC connection broke before the answer came"
         self.closed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -150,7 +153,7 @@ class RpcConnection(asyncio.Protocol):
         if self._keeps_alive:
             self._look_again()
         if self._acceptor is None:
-            self._send([_HELLO, self._key, self._actor])
+            self._send([_HELLO, self._key, self._actor, PROTOCOL])
         elif self._acceptor.connections.ended:
             transport.abort()
         else:
@@ -167,9 +170,7 @@ class RpcConnection(asyncio.Protocol):
             self._served.connections.discard(self)
         for future in self._requests.values():
             if not future.done():
-                future.set_exception(
-                    RpcConnectionClosed("the RPC connection broke before the answer came")
-                )
+                future.set_exception(RpcConnectionClosed(self._problem))
         self._requests.clear()
         del self._incoming  # its buffer may be large, and this object may be collected much later
         for task in self._answering:
@@ -213,15 +214,25 @@ class RpcConnection(asyncio.Protocol):
             self._on_notice(message[1])
         elif kind == _REQUEST:
             self._on_request(message[1], message[2])
+        elif kind == _REFUSAL:
+            self._problem = message[1]
         else:
             self._on_response(message[1], message[2], message[3])
 
     def _on_hello(self, message: list[Any]) -> None:
         """Find the actor that the caller means. Raises `ValueError`, which closes the connection:
         the caller resolves the actor's address again."""
-        kind, key, actor = message
+        kind, key, actor, *protocol = message
         if kind != _HELLO or not hmac.compare_digest(key, self._key):
             raise ValueError("the first frame of an RPC connection must be the cluster's key")
+        if protocol != [PROTOCOL]:
+            text = (
+                f"the actor runs velaray {VERSION} with protocol {PROTOCOL}, the caller's version "
+                f"has protocol {protocol[0] if protocol else 0}: restart the cluster as a whole"
+            )
+            self._send([_REFUSAL, text])
+            self.close()
+            return
         assert self._acceptor is not None
         served = self._acceptor.find(actor)
         if served is None or served.connections.ended:

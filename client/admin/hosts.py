@@ -15,7 +15,8 @@ class Hosts(Resource):
 
     def __call__(self) -> list[dict[str, Any]]:
         """Return the hosts that run: ``name``, ``pid``, ``node``, ``actors``, ``memory`` in bytes,
-        ``cpu_s``, ``lag_s`` (the longest delay of the event loop in the last minute), ``drained``.
+        ``cpu_s``, ``lag_s`` (the longest delay of the event loop in the last minute), ``version``
+        of velaray, ``drained``.
 
         A host that doesn't answer within five seconds is left out.
         """
@@ -42,3 +43,14 @@ class Hosts(Resource):
     def resume(self, host: str) -> None:
         """Place actors in a drained host again. Raises `NotFound`."""
         self._connection.request("POST", "velaray/hosts/resume", {"host": host})
+
+    def restart(self, host: str) -> dict[str, Any]:
+        """End the process of a drained host, and wait for the new one, which runs the version of
+        velaray that is installed now. It takes actors again. Return its row, as in the list.
+
+        Raises `NotFound` if no such host runs. Raises `Conflict`, with nothing changed, if it still
+        has actors, or if the installed version can't work with the running one. Raises
+        `Unavailable` if the new process doesn't answer in time; then the host stays drained.
+        """
+        found = self._connection.request("POST", "velaray/hosts/restart", {"host": host})
+        return dict(found)

@@ -14,8 +14,10 @@ from typing import Any
 
 import pulsar
 import pytest
+from click.testing import CliRunner
 
 from tests.ray.support import Publisher, RayNodes, Receiver, quiet_client, wait_until
+from velaray.cli.app import main
 from velaray.client.admin import Admin, Conflict, NotFound
 from velaray.cluster import Cluster
 
@@ -131,6 +133,32 @@ def test_a_drained_host_is_empty_until_it_is_resumed(cluster: Cluster) -> None:
         text = answer.read().decode()
     assert 'velaray_host_actors{cluster="standalone",host="host/1"}' in text
     assert "velaray_host_loop_lag_seconds" in text
+
+
+def test_hosts_are_restarted_one_after_the_other_while_they_are_used(cluster: Cluster) -> None:
+    topics = [f"rolled-{number}" for number in range(TOPICS)]
+    client = quiet_client(cluster.service_url)
+    receivers = [Receiver(client.subscribe(topic, "reader")) for topic in topics]
+    publishers = [Publisher(cluster.service_url, topic) for topic in topics]
+    for publisher in publishers:
+        publisher.start()
+    for receiver in receivers:
+        receive(receiver, 20)
+    admin = Admin(cluster.admin_url)
+    before = {host["name"]: host["pid"] for host in admin.hosts()}
+    with pytest.raises(Conflict, match=r"host/0 has \d+ actors: drain it first"):
+        admin.hosts.restart("host/0")
+    done = CliRunner().invoke(main, ["hosts", "restart", "--admin-url", cluster.admin_url])
+    assert done.exit_code == 0, done.output
+    after = {host["name"]: host["pid"] for host in admin.hosts() if not host["drained"]}
+    assert after.keys() == before.keys()
+    assert not set(after.values()) & set(before.values())
+    for receiver, publisher in zip(receivers, publishers, strict=True):
+        receiver.receive_until(partial(published, publisher, len(publisher.acknowledged) + 20))
+        acknowledged = publisher.stop()
+        receive(receiver, len(acknowledged))
+        assert receiver.numbers == acknowledged
+    client.close()
 
 
 def receive(receiver: Receiver, count: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner, Result
@@ -21,6 +22,9 @@ TOPIC = "persistent://public/default/t"
 ACTORS = ("partition/public/default/t/-1/1", "catalog")
 
 
+HOST = HostStatus("host/0", 17, "n", ACTORS, 5 << 20, 1.25, 0.0125, "0.2.0", drained=True)
+
+
 class Control:
     """Notes what it is asked."""
 
@@ -28,7 +32,7 @@ class Control:
         self.asked: list[tuple[str, ...]] = []
 
     async def hosts(self) -> list[HostStatus]:
-        return [HostStatus("host/0", 17, "n", ACTORS, 5 << 20, 1.25, 0.0125, drained=True)]
+        return [HOST]
 
     async def move(self, group: str, to: str = "") -> str:
         self.asked.append(("move", group, to))
@@ -36,11 +40,17 @@ class Control:
 
     async def drain(self, host: str) -> int:
         self.asked.append(("drain", host))
-        return 3
+        return 3 if self.asked.count(("drain", host)) == 1 else 0
 
     async def resume(self, host: str) -> None:
         self.asked.append(("resume", host))
         raise RemoteError(Reason.NOT_FOUND, f"there is no host {host!r}")
+
+    async def restart(self, host: str) -> HostStatus:
+        self.asked.append(("restart", host))
+        if host != "host/0":
+            raise RemoteError(Reason.CONFLICT, f"{host} has 2 actors: drain it first")
+        return replace(HOST, pid=18, drained=False)
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +103,20 @@ def test_the_commands_ask_and_report(cluster: LocalCluster, control: Control) ->
     refused = run(cluster, "resume", "host/7")
     assert refused.exit_code == 1 and "there is no host 'host/7'" in refused.output
     assert control.asked == [("move", TOPIC, ""), ("drain", "host/1"), ("resume", "host/7")]
+
+
+def test_a_restart_drains_each_host_first(cluster: LocalCluster, control: Control) -> None:
+    restarted = run(cluster, "restart", "-o", "json")
+    assert json.loads(restarted.output) == {
+        "host": "host/0",
+        "moved": 3,
+        "pid": 18,
+        "version": "0.2.0",
+    }
+    drain = ("drain", "host/0")
+    assert control.asked == [drain, drain, ("restart", "host/0")]
+    refused = run(cluster, "restart", "host/1")
+    assert refused.exit_code == 1 and "host/1 has 2 actors: drain it first" in refused.output
 
 
 def test_wrong_requests_are_refused_and_ask_nothing(

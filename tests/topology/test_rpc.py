@@ -180,7 +180,7 @@ def test_a_closed_connection_keeps_no_buffer(monkeypatch: pytest.MonkeyPatch) ->
         listener = serve(Peer())._listener
         port = await listener.open(HOST)
         _, writer = await asyncio.open_connection(HOST, port)
-        writer.write(frame([rpc._HELLO, KEY, ACTOR]) + unfinished)
+        writer.write(frame([rpc._HELLO, KEY, ACTOR, rpc.PROTOCOL]) + unfinished)
         await until(lambda: listener.connections)
         (rpc_connection,) = listener.connections
         await until(lambda: len(rpc_connection._incoming._rest) == len(unfinished))

@@ -20,6 +20,7 @@ _COLUMNS = {
     "memory_mib": "MEMORY MIB",
     "cpu_s": "CPU S",
     "lag_ms": "LOOP LAG MS",
+    "version": "VERSION",
     "state": "STATE",
 }
 
@@ -79,3 +80,22 @@ def resume(show: Output, admin: Admin, host: str) -> None:
     """Place actors in a drained HOST again."""
     admin.hosts.resume(host)
     show.done(f"{host} takes actors again", host=host)
+
+
+@hosts.command()
+@click.argument("names", metavar="[HOST]...", nargs=-1)
+@with_admin
+def restart(show: Output, admin: Admin, names: tuple[str, ...]) -> None:
+    """Restart the processes of HOSTs, one after the other, with the installed version of velaray.
+
+    Without HOST: all of them. Each host is drained first, and takes actors again afterwards.
+    Clients reconnect, and nothing acknowledged is lost.
+    """
+    for name in names or [host["name"] for host in admin.hosts()]:
+        moved = 0
+        while left := admin.hosts.drain(name):
+            moved += left
+        host = admin.hosts.restart(name)
+        pid, version = host["pid"], host["version"]
+        text = f"{name} runs velaray {version} in process {pid}"
+        show.done(text, host=name, moved=moved, pid=pid, version=version)
