@@ -27,6 +27,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Final, NamedTuple, NoReturn
 from zlib import crc32
 
@@ -55,6 +56,9 @@ MAKE_TRIES: Final = 100
 parents."""
 REMOVE_TRIES: Final = 100
 """The number of attempts to empty a journal while a former owner still creates files in it."""
+
+IDLE_S: Final = 5.0
+"""A ledger that isn't written for so long has no open files until the next write."""
 
 JOURNALS: Final = "journals"
 NUMBERS: Final = "numbers"
@@ -131,10 +135,10 @@ def _create_file(path: Path, data: bytes) -> int:
     return fd
 
 
-def _link_file(directory: Path, name: str, data: bytes, prefix: str) -> int:
+def _link_file(directory: Path, name: str, data: bytes, prefix: str) -> os.stat_result:
     """Link a synced file to ``name``, atomically, unless the name exists.
 
-    Returns its descriptor; its only name is ``name`` then. Raises `LedgerExists`.
+    Returns the file's status; its only name is ``name`` then. Raises `LedgerExists`.
     """
     temporary = directory / f"{prefix}{os.urandom(16).hex()}"
     with _io(temporary):
@@ -142,19 +146,20 @@ def _link_file(directory: Path, name: str, data: bytes, prefix: str) -> int:
     try:
         with _io(directory / name):
             os.fsync(fd)
+            status = os.fstat(fd)
             os.link(temporary, directory / name)
     except JournalError:
-        os.close(fd)
         with suppress(OSError):
             temporary.unlink()
         raise
+    finally:
+        os.close(fd)
     try:
         temporary.unlink(missing_ok=True)
     except OSError as error:
         # Never `StorageFull`, which would mean that nothing appeared.
-        os.close(fd)
         raise SyncFailed(str(temporary), f"removing: {error.strerror}") from error
-    return fd
+    return status
 
 
 def _write_all(fd: int, buffers: Sequence[Buffer], offset: int) -> None:
@@ -171,20 +176,30 @@ def _write_all(fd: int, buffers: Sequence[Buffer], offset: int) -> None:
 
 
 class _FileWriter:
-    """Appends to one ledger file."""
+    """Appends to one ledger file.
+
+    Its files are closed while nothing is written (`release_if_idle`), but only when everything is
+    synced: Linux reports a failed write-back to descriptors that were open at that time.
+    """
 
     def __init__(
         self, store: FileStore, journal: str, path: Path, fd: int, mark_fd: int, end: int
     ) -> None:
         self._store = store
         self._worker = store._writer_of(journal)
+        #: The ledgers of the same worker that have open files.
+        self._with_files = store._with_files[store._number_of_writer(journal)]
         self._journal = journal
         self._path = path
         self._fd = fd
         self._mark_fd = mark_fd
+        self._inode = 0
+        self._used_s = monotonic()
+        self._unsynced = True
         self._end = end
         self._ahead = Ahead(end)
         self._dead: SyncFailed | None = None
+        self._with_files.add(self)
 
     async def append(
         self, buffers: Sequence[Buffer], *, confirm: int | None = None, mark: bytes = b""
@@ -198,8 +213,8 @@ class _FileWriter:
         return await self._worker.run(lambda: self._sync_and_mark(confirm, mark))
 
     def _append(self, buffers: Sequence[Buffer], confirm: int | None, mark: bytes) -> bool:
-        if self._dead is not None:
-            raise self._dead
+        if not self._ready(confirm):
+            return False
         # Zeros are only for commits, which come in a row; a checkpoint is a single write.
         size = self._write(buffers, with_zeros=confirm is not None)
         self._sync()
@@ -212,19 +227,61 @@ class _FileWriter:
         return True
 
     def _append_unsynced(self, buffers: Sequence[Buffer], confirm: int) -> bool:
-        if self._dead is not None:
-            raise self._dead
+        if not self._ready(confirm):
+            return False
         self._grow(self._write(buffers, with_zeros=True))
         return self._confirm(confirm)
 
     def _sync_and_mark(self, confirm: int, mark: bytes) -> bool:
-        if self._dead is not None:
-            raise self._dead
+        if not self._ready(confirm):
+            return False
         self._sync()
         if not self._confirm(confirm):
             return False
         self._write_mark(mark)
         return True
+
+    def _ready(self, confirm: int | None) -> bool:
+        """Open the files unless they are open. False: they are gone, with the journal."""
+        if self._dead is not None:
+            raise self._dead
+        self._used_s = monotonic()
+        if self._fd >= 0:
+            return True
+        try:
+            self._reopen()
+        except FileNotFoundError as error:
+            if confirm is not None and not self._confirm(confirm):
+                return False
+            self._die(f"opening it again: {error.strerror}", error)
+        except OSError as error:
+            self._die(f"opening it again: {error.strerror}", error)
+        return True
+
+    def _reopen(self) -> None:
+        fd = os.open(self._path, os.O_WRONLY)
+        try:
+            if os.fstat(fd).st_ino != self._inode:
+                raise OSError(errno.ESTALE, "another file has its name")
+            self._mark_fd = os.open(self._path.with_suffix(".mark"), os.O_WRONLY)
+        except OSError:
+            os.close(fd)
+            raise
+        self._fd = fd
+        self._with_files.add(self)
+
+    def release_if_idle(self, now_s: float) -> bool:
+        """Close the files if nothing was written for `IDLE_S`; returns whether they are closed."""
+        if self._fd >= 0 and not self._unsynced and now_s - self._used_s >= IDLE_S:
+            with suppress(OSError):  # a later look tries again
+                self._inode = os.fstat(self._fd).st_ino
+                self._close_files()
+        return self._fd < 0
+
+    def _close_files(self) -> None:
+        fds, self._fd, self._mark_fd = (self._fd, self._mark_fd), -1, -1
+        for fd in fds:
+            os.close(fd)
 
     def _grow(self, size: int) -> None:
         self._end += size
@@ -239,6 +296,7 @@ class _FileWriter:
 
     def _write(self, buffers: Sequence[Buffer], with_zeros: bool) -> int:
         """Write at the end, followed by zeros if they fit; return the buffers' size."""
+        self._unsynced = True
         size = sum(map(len, buffers))
         zeros = self._ahead.zeros(self._end, size) if with_zeros else 0
         try:
@@ -284,6 +342,7 @@ class _FileWriter:
             os.fdatasync(self._fd)
         except OSError as error:
             self._die(f"syncing: {error.strerror}", error)
+        self._unsynced = False
         self._store.counters.syncs += 1
 
     def _write_mark(self, mark: bytes) -> None:
@@ -297,27 +356,31 @@ class _FileWriter:
         raise self._dead from error
 
     async def close(self) -> None:
-        if self._fd >= 0:
+        if self in self._store._open:
             await self._worker.run(self._close)
 
     def _close(self) -> None:
-        if self._fd >= 0:
+        if self in self._store._open:
             if self._dead is None and self._ahead.reach > self._end:
                 # Nothing depends on it: zeros after the last frame are ignored.
                 with suppress(OSError):
+                    if self._fd < 0:
+                        self._reopen()
                     os.ftruncate(self._fd, self._end)
-            os.close(self._fd)
-            os.close(self._mark_fd)
-            self._fd = -1
+            if self._fd >= 0:
+                self._close_files()
+            self._with_files.discard(self)
             self._store._open.discard(self)
         self._dead = self._dead or SyncFailed(str(self._path), "the writer is closed")
 
 
 class _Written(NamedTuple):
-    """The newest version of a manifest that this store wrote; its file is kept open."""
+    """The newest version of a manifest that this store wrote, and what identifies its file."""
 
     version: int
-    fd: int
+    path: str
+    identity: tuple[int, int]
+    """Its inode and the time of its last change in nanoseconds."""
     next_path: str
 
 
@@ -344,12 +407,22 @@ class FileStore:
         self._open: set[_FileWriter] = set()
         self._unlinked: set[Path] = set()
         self._closed = False
-        self._writers = [Worker("journal-write") for _ in range(writers)]
+        self._writers = [Worker("journal-write", partial(self._tidy, n)) for n in range(writers)]
+        self._with_files: list[set[_FileWriter]] = [set() for _ in self._writers]
         self._reader = Worker("journal-read")
+
+    def _number_of_writer(self, journal: str) -> int:
+        return crc32(journal.encode()) % len(self._writers)
 
     def _writer_of(self, journal: str) -> Worker:
         """The worker that executes all writes of a journal, one after the other."""
-        return self._writers[crc32(journal.encode()) % len(self._writers)]
+        return self._writers[self._number_of_writer(journal)]
+
+    def _tidy(self, number: int) -> bool:
+        """Close the files of a worker's idle ledgers; returns whether any are open."""
+        now_s, writers = monotonic(), self._with_files[number]
+        writers -= {each for each in writers if each.release_if_idle(now_s)}
+        return bool(writers)
 
     def _directory(self, journal: str) -> Path:
         return self._journals / directory_of(journal)
@@ -409,7 +482,7 @@ class FileStore:
             raise ManifestConflict(journal, expected)
         version = expected + 1
         try:
-            fd = _link_file(directory, str(version), data, f"new-{version}-")
+            status = _link_file(directory, str(version), data, f"new-{version}-")
         except (LedgerExists, NotStored) as error:
             # Another process was first, the journal was deleted, or a later version's clean-up #
             # removed our file.
@@ -420,24 +493,18 @@ class FileStore:
             # free again. But they always leave newer versions.
             if _newest(directory) != version:
                 raise ManifestConflict(journal, expected)
-        except JournalError as error:
-            os.close(fd)
-            if isinstance(error, StorageFull):  # which would mean that nothing was written
-                raise SyncFailed(str(directory), error.cause) from error
-            raise
+        except StorageFull as error:  # which would mean that nothing was written
+            raise SyncFailed(str(directory), error.cause) from error
         self.counters.bytes_written += len(data)
         self.counters.syncs += 2
-        self._forget_version(journal)
-        self._written[journal] = _Written(version, fd, str(directory / str(version + 1)))
+        path, next_path = str(directory / str(version)), str(directory / str(version + 1))
+        self._written[journal] = _Written(
+            version, path, (status.st_ino, status.st_mtime_ns), next_path
+        )
         # The version is written even if the clean-up fails; the next write repeats it.
         with suppress(OSError, JournalError):
             _clean_up(directory, version)
         return version
-
-    def _forget_version(self, journal: str) -> None:
-        written = self._written.pop(journal, None)
-        if written is not None:
-            os.close(written.fd)
 
     async def holds(self, journal: str, version: int) -> bool:
         """Look at the directory twice; see `LedgerStore`."""
@@ -447,33 +514,33 @@ class FileStore:
         """Check first that the next version doesn't exist, then that ours still does.
 
         Clean-up removes the lowest version first. So while ours exists, the next one wasn't
-        removed: if it didn't exist before, it was never written. The open file tells whether ours
-        still exists. Its name doesn't: a process that was suspended during a write can link again a
-        name that was cleaned up long ago.
+        removed: if it didn't exist before, it was never written. Ours exists while its name leads
+        to the same file, last written at the same time. The name alone isn't enough: a process that
+        was suspended during a write can link again a name that was cleaned up long ago. Nor is the
+        inode, which the system uses again. The file stays closed, so an idle actor has no open one.
         """
         ours = self._written.get(journal)
         if ours is None or ours.version != version:
             return False
         try:
-            try:
-                os.lstat(ours.next_path)
-            except FileNotFoundError:
-                return os.fstat(ours.fd).st_nlink > 0
-            return False
+            if _status(ours.next_path) is not None:
+                return False
+            found = _status(ours.path)
+            return found is not None and (found.st_ino, found.st_mtime_ns) == ours.identity
         except OSError as error:
             # The outcome is unknown: neither confirm it nor report a full disk.
             cause = f"looking for a newer version: {error.strerror}"
             raise SyncFailed(ours.next_path, cause) from error
 
     async def release(self, journal: str, version: int) -> None:
-        """Close the version's file; see `LedgerStore`."""
+        """Forget the version; see `LedgerStore`."""
         if not self._closed:
             await self._writer_of(journal).run(lambda: self._release(journal, version))
 
     def _release(self, journal: str, version: int) -> None:
         ours = self._written.get(journal)
         if ours is not None and ours.version == version:
-            self._forget_version(journal)
+            del self._written[journal]
 
     # ---------------------------------------------------------------- numbers
 
@@ -486,7 +553,7 @@ class FileStore:
         number = self._first_free_number()
         while True:
             try:
-                os.close(_link_file(self._numbers, str(number), owner.encode(), "new-"))
+                _link_file(self._numbers, str(number), owner.encode(), "new-")
                 break
             except LedgerExists:
                 # Each failed attempt means that another process took the number.
@@ -695,7 +762,7 @@ class FileStore:
                 break
         else:
             raise Contended(str(directory), REMOVE_TRIES)
-        self._forget_version(journal)
+        self._written.pop(journal, None)
         directory = directory.parent
         # Stops at the first directory that other journals live in.
         while directory != self._journals and _remove_directory(directory):
@@ -726,9 +793,6 @@ class FileStore:
         """Close the files that this worker writes to."""
         for writer in [each for each in list(self._open) if each._worker is worker]:
             writer._close()
-        for journal in list(self._written):
-            if self._writer_of(journal) is worker:
-                self._forget_version(journal)
 
     def _make_directories(self, directory: Path) -> None:
         """Create a directory and make it and its parents durable."""
@@ -741,6 +805,14 @@ class FileStore:
         while directory != self.root:
             directory = directory.parent
             _fsync_directory(directory)
+
+
+def _status(path: str) -> os.stat_result | None:
+    """The status of a file, None if there is no file of this name."""
+    try:
+        return os.lstat(path)
+    except FileNotFoundError:
+        return None
 
 
 def _versions(directory: Path) -> list[int]:

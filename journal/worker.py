@@ -13,8 +13,9 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Thread
+from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Generic, TypeVar, cast
 
@@ -23,6 +24,8 @@ from velaray.journal.errors import Misuse
 HAS_BELL: Final = sys.platform == "linux"
 """Whether the system has event counters that a loop can watch; otherwise ``call_soon_threadsafe``
 is used."""
+
+TIDY_S: Final = 1.0
 
 T = TypeVar("T")
 
@@ -68,8 +71,12 @@ class Worker:
     descriptor; other loops that use the same worker are notified by ``call_soon_threadsafe``.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, tidy: Callable[[], bool] | None = None) -> None:
+        """``tidy`` runs on the thread too, at intervals of `TIDY_S` while there are calls or it
+        returns True, which means that it has more to do later."""
         self._name = name
+        self._tidy = tidy
+        self._tidy_at_s = 0.0
         self._jobs: SimpleQueue[_Job[Any] | None] = SimpleQueue()
         self._done: deque[_Job[Any]] = deque()
         self._home: asyncio.AbstractEventLoop | None = None
@@ -116,7 +123,7 @@ class Worker:
         self._thread.start()
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        while (job := self._next()) is not None:
             with job:
                 job.result = job.call()
             if job.loop is self._home:
@@ -126,6 +133,19 @@ class Worker:
                 with suppress(RuntimeError):  # the loop is closed, so there is no caller
                     job.loop.call_soon_threadsafe(job.answer)
             del job  # a caller's buffers must not live until the next call
+
+    def _next(self) -> _Job[Any] | None:
+        """Wait for a call, and tidy meanwhile; None is the end."""
+        if self._tidy is None:
+            return self._jobs.get()
+        while True:
+            if monotonic() >= self._tidy_at_s:
+                again = self._tidy()
+                self._tidy_at_s = monotonic() + TIDY_S
+                if not again:
+                    return self._jobs.get()
+            with suppress(Empty):
+                return self._jobs.get(timeout=TIDY_S)
 
     def _answer(self) -> None:
         os.eventfd_read(self._bell)

@@ -39,8 +39,8 @@ def keep_freed_memory() -> None:
 def allow_many_files() -> None:
     """Raise the limit of open files as far as the system allows.
 
-    A running actor keeps three files open. The usual limit of 1,024 would end at 170 topics with a
-    subscription each.
+    An actor that writes keeps two files open, and each client a connection. The usual limit of
+    1,024 would end at some 250 busy topics with a subscription each.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, _MANY_FILES)

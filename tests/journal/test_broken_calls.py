@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.journal.testing import KEY, events_of, on_loop, open_journal, started, write
+from velaray.journal import files, worker
 from velaray.journal.errors import Contended, JournalError, StorageFull, SyncFailed
 from velaray.journal.files import MAKE_TRIES, READ_TRIES, REMOVE_TRIES, FileStore
 from velaray.journal.replay import load_manifest, verify
@@ -124,7 +125,10 @@ async def _fail_one(root: Path, saboteur: Saboteur, at: int, code: int) -> str |
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=errno.errorcode.get)
-def test_one_failed_call_loses_nothing_acknowledged(tmp_path, monkeypatch, code):
+@pytest.mark.parametrize("idle_s", [files.IDLE_S, 0.0], ids=["stays open", "opened for each write"])
+def test_one_failed_call_loses_nothing_acknowledged(tmp_path, monkeypatch, code, idle_s):
+    monkeypatch.setattr(files, "IDLE_S", idle_s)
+    monkeypatch.setattr(worker, "TIDY_S", idle_s)
     saboteur = Saboteur(tmp_path, monkeypatch)
     broken: set[str] = set()
     for at in count(1):
