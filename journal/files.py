@@ -27,7 +27,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from time import monotonic
+from secrets import randbelow
+from time import monotonic, time_ns
 from typing import Final, NamedTuple, NoReturn
 from zlib import crc32
 
@@ -37,6 +38,7 @@ from velaray.journal.errors import (
     JournalError,
     LedgerExists,
     ManifestConflict,
+    Misuse,
     NotStored,
     StorageFull,
     SyncFailed,
@@ -59,6 +61,8 @@ REMOVE_TRIES: Final = 100
 
 IDLE_S: Final = 5.0
 """A ledger that isn't written for so long has no open files until the next write."""
+MOST_OPEN: Final = 512
+"""If so many ledgers of one worker have open files, all that are synced are closed."""
 
 JOURNALS: Final = "journals"
 NUMBERS: Final = "numbers"
@@ -138,13 +142,16 @@ def _create_file(path: Path, data: bytes) -> int:
 def _link_file(directory: Path, name: str, data: bytes, prefix: str) -> os.stat_result:
     """Link a synced file to ``name``, atomically, unless the name exists.
 
-    Returns the file's status; its only name is ``name`` then. Raises `LedgerExists`.
+    Returns the file's status; its only name is ``name`` then. Its time has random nanoseconds, so
+    a later file with this inode has another time. Raises `LedgerExists`.
     """
     temporary = directory / f"{prefix}{os.urandom(16).hex()}"
     with _io(temporary):
         fd = _create_file(temporary, data)
     try:
         with _io(directory / name):
+            now_ns, nonce = time_ns() // 1_000_000 * 1_000_000, randbelow(1_000_000)
+            os.utime(fd, ns=(now_ns, now_ns + nonce))
             os.fsync(fd)
             status = os.fstat(fd)
             os.link(temporary, directory / name)
@@ -186,9 +193,10 @@ class _FileWriter:
         self, store: FileStore, journal: str, path: Path, fd: int, mark_fd: int, end: int
     ) -> None:
         self._store = store
-        self._worker = store._writer_of(journal)
+        self._number = store._number_of_writer(journal)
+        self._worker = store._writers[self._number]
         #: The ledgers of the same worker that have open files.
-        self._with_files = store._with_files[store._number_of_writer(journal)]
+        self._with_files = store._with_files[self._number]
         self._journal = journal
         self._path = path
         self._fd = fd
@@ -248,17 +256,24 @@ class _FileWriter:
         self._used_s = monotonic()
         if self._fd >= 0:
             return True
+        if confirm is None:
+            raise Misuse(f"{self._path}: an append to a ledger that was synced needs a version")
         try:
             self._reopen()
-        except FileNotFoundError as error:
-            if confirm is not None and not self._confirm(confirm):
+        except OSError as error:
+            if not self._confirm(confirm):
                 return False
             self._die(f"opening it again: {error.strerror}", error)
-        except OSError as error:
-            self._die(f"opening it again: {error.strerror}", error)
-        return True
+        # A journal is deleted ledgers first. So the file is ours if the version is held now, after
+        # opening it; another owner's may have the same name and even the same inode.
+        if self._confirm(confirm):
+            return True
+        self._close_files()
+        return False
 
     def _reopen(self) -> None:
+        if len(self._with_files) >= MOST_OPEN:
+            self._store._tidy(self._number, idle_s=0.0)
         fd = os.open(self._path, os.O_WRONLY)
         try:
             if os.fstat(fd).st_ino != self._inode:
@@ -270,13 +285,21 @@ class _FileWriter:
         self._fd = fd
         self._with_files.add(self)
 
-    def release_if_idle(self, now_s: float) -> bool:
-        """Close the files if nothing was written for `IDLE_S`; returns whether they are closed."""
-        if self._fd >= 0 and not self._unsynced and now_s - self._used_s >= IDLE_S:
+    def release_if_idle(self, before_s: float) -> bool:
+        """Close the files if everything was written before then, and is synced; returns whether
+        they are closed."""
+        if self._fd >= 0 and not self._unsynced and self._used_s <= before_s:
             with suppress(OSError):  # a later look tries again
                 self._inode = os.fstat(self._fd).st_ino
+                self._cut_zeros()
                 self._close_files()
         return self._fd < 0
+
+    def _cut_zeros(self) -> None:
+        """Remove the zeros after the last frame, which has no effect on the ledger."""
+        if self._dead is None and self._ahead.reach > self._end:
+            os.ftruncate(self._fd, self._end)
+            self._ahead = Ahead(self._end)
 
     def _close_files(self) -> None:
         fds, self._fd, self._mark_fd = (self._fd, self._mark_fd), -1, -1
@@ -361,13 +384,9 @@ class _FileWriter:
 
     def _close(self) -> None:
         if self in self._store._open:
-            if self._dead is None and self._ahead.reach > self._end:
-                # Nothing depends on it: zeros after the last frame are ignored.
-                with suppress(OSError):
-                    if self._fd < 0:
-                        self._reopen()
-                    os.ftruncate(self._fd, self._end)
             if self._fd >= 0:
+                with suppress(OSError):  # nothing depends on it
+                    self._cut_zeros()
                 self._close_files()
             self._with_files.discard(self)
             self._store._open.discard(self)
@@ -418,10 +437,12 @@ class FileStore:
         """The worker that executes all writes of a journal, one after the other."""
         return self._writers[self._number_of_writer(journal)]
 
-    def _tidy(self, number: int) -> bool:
-        """Close the files of a worker's idle ledgers; returns whether any are open."""
-        now_s, writers = monotonic(), self._with_files[number]
-        writers -= {each for each in writers if each.release_if_idle(now_s)}
+    def _tidy(self, number: int, idle_s: float | None = None) -> bool:
+        """Close the files of a worker's ledgers that are idle for ``idle_s`` (default: `IDLE_S`)
+        seconds; returns whether any are open."""
+        before_s = monotonic() - (IDLE_S if idle_s is None else idle_s)
+        writers = self._with_files[number]
+        writers -= {each for each in writers if each.release_if_idle(before_s)}
         return bool(writers)
 
     def _directory(self, journal: str) -> Path:
@@ -599,6 +620,8 @@ class FileStore:
             raise
         self.counters.bytes_written += len(header)
         self.counters.syncs += 1
+        if len(self._with_files[self._number_of_writer(journal)]) >= MOST_OPEN:
+            self._tidy(self._number_of_writer(journal), idle_s=0.0)
         writer = _FileWriter(self, journal, path, fd, mark_fd, len(header))
         self._open.add(writer)
         return writer

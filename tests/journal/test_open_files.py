@@ -123,6 +123,56 @@ def test_a_ledger_that_was_replaced_is_not_written(tmp_path: Path) -> None:
     scenario(tmp_path, play)
 
 
+@pytest.mark.parametrize("closing", [False, True], ids=["append", "close"])
+def test_a_former_owner_leaves_the_ledger_of_a_new_journal_alone(
+    tmp_path: Path, closing: bool
+) -> None:
+    """The journal is created again, and the system gives the inode of the ledger again."""
+
+    async def play(store: FileStore) -> None:
+        version = await store.write_manifest("j", 0, b"m")
+        writer = await store.create_ledger("j", 1, b"head")
+        for _ in range(8):  # zeros follow the last frame
+            assert await writer.append([b"old!"], confirm=version, mark=b"m")
+        await none_open(tmp_path)
+        other = FileStore(tmp_path)
+        await other.delete_journal("j")
+        newer = await other.write_manifest("j", 0, b"other")
+        created = await other.create_ledger("j", 1, b"HEAD")
+        assert await created.append([b"ACKNOWLEDGED" * 20], confirm=newer, mark=b"m")
+        path = Path(store.location("j", 1))
+        writer._inode = path.stat().st_ino
+        before = path.read_bytes()
+        if closing:
+            await writer.close()
+        else:
+            assert not await writer.append([b"STALE"], confirm=version, mark=b"m")
+        assert path.read_bytes().rstrip(b"\0") == before.rstrip(b"\0")
+        await other.close()
+
+    scenario(tmp_path, play)
+
+
+def test_more_ledgers_than_may_be_open_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "IDLE_S", 600.0)
+    monkeypatch.setattr(files, "MOST_OPEN", 4)
+
+    async def play(store: FileStore) -> None:
+        writers = []
+        for number in range(JOURNALS):
+            version = await store.write_manifest(f"j/{number}", 0, b"m")
+            writers.append(await store.create_ledger(f"j/{number}", 1, b"head"))
+            assert await writers[-1].append([b"1"], confirm=version, mark=b"m")
+        for _ in range(3):
+            for writer in writers:
+                assert await writer.append([b"2"], confirm=1, mark=b"m")
+                assert len(list(open_files(tmp_path))) <= 2 * 2 * (4 + 1)
+
+    scenario(tmp_path, play)
+
+
 def test_a_version_with_the_name_and_inode_of_ours_is_not_ours(tmp_path: Path) -> None:
     """A suspended process may link the name again, and the system uses inodes again."""
 
