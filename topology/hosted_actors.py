@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Iterator
 
-from velaray.events.ids import ActorKey
+from velaray.events.ids import ActorKey, ActorKind
 from velaray.topology.actor_system import (
     Activation,
     ActorBase,
@@ -15,13 +15,25 @@ from velaray.topology.actor_system import (
     start_actor,
 )
 
+STARTS_AT_ONCE = 16
+"""The number of actors of a kind that a process starts at a time. More would make each start slow:
+all would finish together, after their callers' time. Each kind has places of its own, because the
+start of a subscription may wait for that of its partition, and both for the catalog."""
+
 
 class HostedActors:
-    """A table of actors. Each fails alone: nothing here ends the process."""
+    """A table of actors. Each fails alone: nothing here ends the process.
+
+    Starts take turns, in the order of their requests (`STARTS_AT_ONCE`). A start that still waits
+    for its turn is dropped when all callers of `address` have been cancelled.
+    """
 
     def __init__(self, make: Callable[[ActorKey], ActorBase]) -> None:
         self._make = make
         self._starts: dict[ActorKey, asyncio.Task[Address]] = {}
+        self._places: dict[ActorKind, asyncio.Semaphore] = {}
+        self._queued: dict[ActorKey, int] = {}
+        """The actors that wait for their turn to start, with the number of callers."""
         self.actors: dict[ActorKey, ActorBase] = {}
         """The actors that start or have started."""
 
@@ -51,17 +63,32 @@ class HostedActors:
         """
         if not self.has_begun(key):
             self._starts[key] = asyncio.get_running_loop().create_task(self._start(key))
+            self._queued[key] = 0
         start = self._starts[key]
-        await asyncio.wait([start])  # a cancellation of one doesn't cancel the other
+        if key in self._queued:
+            self._queued[key] += 1
+        try:
+            await asyncio.wait([start])  # a cancellation of one doesn't cancel the other
+        except asyncio.CancelledError:
+            self._caller_left(key, start)
+            raise
         if start.cancelled():
             raise Unreachable(f"{key} was ended while it started")
         return start.result()
+
+    def _caller_left(self, key: ActorKey, start: asyncio.Task[Address]) -> None:
+        if self._starts.get(key) is start and key in self._queued:
+            self._queued[key] -= 1
+            if not self._queued[key]:
+                self.kill(key)
 
     async def _start(self, key: ActorKey) -> Address:
         actor = self.actors[key] = self._make(key)
         started = False
         try:
-            address = await start_actor(actor)
+            async with self._places.setdefault(key.kind, asyncio.Semaphore(STARTS_AT_ONCE)):
+                del self._queued[key]
+                address = await start_actor(actor)
             started = True
         finally:
             if not started and self.actors.get(key) is actor:
@@ -102,6 +129,7 @@ class HostedActors:
 
     def kill(self, key: ActorKey) -> None:
         """End an actor as a crash of its own would; the next use starts it again."""
+        self._queued.pop(key, None)
         start = self._starts.pop(key, None)
         if start is not None and not start.done():
             start.cancel()
