@@ -20,7 +20,7 @@ PYTEST = $(PYTHON) -m pytest --dist loadfile --no-loadscope-reorder --numprocess
   --durations 30
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-transactions demo-spark demo-migration test test-fast test-slow test-long sim coverage lint bench bench-docs bench-alone proto diagram clean
+.PHONY: help install demo demo-transactions demo-spark demo-migration test test-fast test-slow test-long sim coverage lint docs references bench bench-docs bench-alone proto diagram clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -97,6 +97,13 @@ lint: $(DEV) ## Check style, format, types and generated code
 	$(VENV)/bin/mypy
 	$(PYTHON) tools/generate_protobuf.py --check
 	$(PYTHON) -m tools.import_diagram --check
+	$(PYTHON) -m tools.metrics_reference --check
+
+docs: $(DEV) ## Build the site of the documents into build/site (under 1 minute)
+	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --quiet
+
+references: $(DEV) ## Regenerate the pages of docs/reference that are made from code
+	$(PYTHON) -m tools.metrics_reference
 
 bench: $(BENCH) ## Compare with other systems on this machine (under 20 minutes)
 	$(PYTHON) -m benchmarks --out benchmarks/out/results.json

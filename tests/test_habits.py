@@ -112,7 +112,7 @@ def test_continuous_integration_runs_targets_that_exist(path: Path) -> None:
 
 def test_continuous_integration_runs_lint_before_the_tests() -> None:
     *_, last = (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
-    assert last == "exec make --keep-going lint test"
+    assert last == "exec make --keep-going lint docs test"
 
 
 def test_workflows_run_the_pythons_that_are_supported() -> None:
