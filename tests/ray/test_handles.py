@@ -17,10 +17,10 @@ from ray.exceptions import RayActorError
 
 import velaray
 from tests.ray.support import RayNodes, wait_until
+from tests.support.samples import python_of
 from velaray import InitialPosition
 from velaray.cluster import Cluster
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "handles.md"
 PLACEMENTS = ("dedicated", "shared", "auto")
 BATCH = 20
 COUNT = 15 * BATCH
@@ -187,7 +187,7 @@ def _has_ended(pid: int) -> bool:
 
 
 def test_the_examples_of_the_page_run(nodes: RayNodes, data_dir: Path) -> None:
-    examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    examples = python_of("docs/handles.md")
     assert len(examples) == 4
     # Ray prints log lines of its processes among the standard output of a driver.
     printed: list[str] = []

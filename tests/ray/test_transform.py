@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import ray
 
 import velaray
 from tests.ray.support import actors, wait_until
+from tests.support.samples import python_of
 from velaray.client.policies import ConsumerDeadLetterPolicy
 from velaray.cluster import Cluster
 from velaray.pipelines import Output, Transform, TransformProgress, TransformRun
@@ -177,8 +177,6 @@ def test_the_example_of_the_readme_runs(cluster: Cluster, client: velaray.Client
     producer = client.create_producer("arrivals")
     for text in (b"AA 16", b"B6 15", b"AA 99"):
         producer.send(text)
-    text = (Path(__file__).resolve().parents[2] / "README.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    (example,) = (block for block in blocks if "Transform(" in block)
+    (example,) = (block for block in python_of("README.md") if "Transform(" in block)
     exec(example, {"__name__": "__main__"})
     assert [message.data() for message in messages(client, "late")] == [b"AA 16", b"AA 99"]
