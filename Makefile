@@ -98,12 +98,14 @@ lint: $(DEV) ## Check style, format, types and generated code
 	$(PYTHON) tools/generate_protobuf.py --check
 	$(PYTHON) -m tools.import_diagram --check
 	$(PYTHON) -m tools.metrics_reference --check
+	$(PYTHON) -m tools.generate_configuration --check
 
 docs: $(DEV) ## Build the site of the documents into build/site (under 1 minute)
 	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --quiet
 
 references: $(DEV) ## Regenerate the pages of docs/reference that are made from code
 	$(PYTHON) -m tools.metrics_reference
+	$(PYTHON) -m tools.generate_configuration
 
 bench: $(BENCH) ## Compare with other systems on this machine (under 20 minutes)
 	$(PYTHON) -m benchmarks --out benchmarks/out/results.json

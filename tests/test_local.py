@@ -140,7 +140,7 @@ def test_options_about_ray_are_refused(option: list[str], tmp_path: Path) -> Non
     given = ["start", "--local", "--data", str(tmp_path / "data"), *option]
     done = CliRunner().invoke(main, given)
     assert done.exit_code == 2
-    assert f"{option[0]} is about Ray" in done.output
+    assert f"{' '.join(option)} is about Ray" in done.output
     assert not (tmp_path / "data").exists()
 
 

@@ -52,7 +52,18 @@ LAYERS: dict[str, Layer] = {
     FACE: Layer(
         _ORDER,
         # pytest is for `velaray.testing`, whose users have it.
-        ("click", "fastavro", "google", "jwt", "pytest", "ray", "rich"),
+        (
+            "annotated_types",
+            "click",
+            "fastavro",
+            "google",
+            "jwt",
+            "pydantic",
+            "pydantic_core",
+            "pytest",
+            "ray",
+            "rich",
+        ),
     ),
     "pipelines": Layer(
         ("events", "journal", "schemas", "client", FACE),

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Unpack
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
@@ -21,9 +20,10 @@ from velaray.events.ids import ActorKind
 from velaray.geo.actor_kinds import make_actor
 from velaray.nodes import Nodes, nodes_of
 from velaray.proxies import PROXY, answering_proxy, is_proxy, open_proxies, proxies_of
+from velaray.settings import ClusterSettings, settings_of
 from velaray.starting import (
     ClusterError,
-    ClusterOptions,
+    RayOptions,
     bootstrap,
     configured,
     hold_cluster_ports,
@@ -32,7 +32,6 @@ from velaray.starting import (
     run_to_end,
 )
 from velaray.topology.config import (
-    AuthSettings,
     ClusterConfig,
     check_binding,
     is_loopback,
@@ -86,36 +85,18 @@ class Cluster:
     def start(
         cls,
         data_dir: str | Path,
-        *,
-        name: str = "standalone",
-        host: str = "127.0.0.1",
-        service_port: int = 6650,
-        admin_port: int = 8080,
-        ray_address: str | None = None,
-        auth: AuthSettings | None = None,
-        tunnel: bool = False,
-        listeners: Mapping[str, str] | None = None,
-        placement: str = "auto",
-        hosts: int | None = None,
-        passivate_after_s: float = 300.0,
-        partition_sync: str = "always",
-        sync_interval_ms: int = 1000,
-        compaction_retain_null_key: bool = False,
-        max_active_transactions: int = 0,
-        undelete_s: float = 0.0,
-        deletion_retry_s: float = 600.0,
-        deleters: int = 1,
-        cluster_number: int = 0,
-        replication_secret: bytes = b"",
-        port_range: tuple[int, int] | None = None,
-        advertise: str | Mapping[str, str] = "",
+        **options: Unpack[RayOptions],
     ) -> Cluster:
         """Start a cluster whose journals are in ``data_dir``, and serve.
 
+        docs/reference/configuration.md explains the options. ``auth`` replaces the two token keys;
+        ``replication_secret`` is the key or the path of its file. Environment variables and
+        velaray.toml aren't read.
+
         Uses the Ray cluster of this process, else the one at ``ray_address``, else starts Ray on
         this machine with a token. Port 0 is a free port. Replaces the actors of an earlier start,
-        whose settings may differ; `ClusterConfig` explains the others. If ``host`` is a network or
-        an interface, ``advertise`` is a mapping, and Ray's nodes with "velaray_data" are used.
+        whose settings may differ. If ``host`` is a network or an interface, ``advertise`` is a
+        mapping, and Ray's nodes with "velaray_data" are used.
 
         ``placement`` "auto" runs the actors in ``hosts`` Ray actors, by default one for each core,
         and gives a busy topic one of its own; "shared" does the former only; "dedicated" gives each
@@ -123,35 +104,23 @@ class Cluster:
         syncs every ``sync_interval_ms``: a power failure loses what came since then. Replicating
         clusters need different names and numbers (0 to 2046), and one secret.
 
-        Raises `ValueError` for values out of range and ``hosts`` of "dedicated" placement,
-        `UnsafeBindingError` if an address isn't loopback and no token is configured,
-        `UnreachableAddressError` for 0.0.0.0, `NoAddressError` or (of other nodes) `ClusterError`
-        if a node has no address for ``host``, `ClusterError` if directory, name or port are in use,
-        if the data has another name or number, or if Ray needs a token.
+        Raises `TypeError` for unknown options, `ValueError` for values out of range and ``hosts``
+        of "dedicated" placement, and what `from_settings` raises.
         """
-        options = ClusterOptions(
-            name=name,
-            host=host,
-            service_port=service_port,
-            admin_port=admin_port,
-            auth=auth,
-            passivate_after_s=passivate_after_s,
-            tunnel=tunnel,
-            listeners=listeners or {},
-            partition_sync=partition_sync,
-            sync_interval_ms=sync_interval_ms,
-            compaction_retain_null_key=compaction_retain_null_key,
-            max_active_transactions=max_active_transactions,
-            undelete_s=undelete_s,
-            deletion_retry_s=deletion_retry_s,
-            deleters=deleters,
-            cluster_number=cluster_number,
-            replication_secret=replication_secret,
-            port_range=port_range,
-            advertise=advertise,
-        )
-        config = configured(str(Path(data_dir).resolve()), options)
-        return cls._owning(config, *_checked(placement, hosts), ray_address)
+        return cls.from_settings(settings_of(options, data=data_dir))
+
+    @classmethod
+    def from_settings(cls, settings: ClusterSettings) -> Cluster:
+        """Start a cluster with these settings, and serve.
+
+        Raises `KeyFileError` for files without a usable key, `UnsafeBindingError` if an address
+        isn't loopback and no token is configured, `UnreachableAddressError` for 0.0.0.0,
+        `NoAddressError` or (of other nodes) `ClusterError` if a node has no address for ``host``,
+        `ClusterError` if directory, name or port are in use, if the data has another name or
+        number, or if Ray needs a token.
+        """
+        config = configured(str(settings.data.resolve()), settings)
+        return cls._owning(config, settings.placement, settings.hosts, settings.ray_address)
 
     @classmethod
     def _owning(
@@ -296,16 +265,6 @@ def _names(namespace: str) -> list[str]:
         for found in ray.util.list_named_actors(all_namespaces=True)
         if found["namespace"] == namespace
     ]
-
-
-def _checked(placement: str, hosts: int | None) -> tuple[Placement, int | None]:
-    """The placement and the number of shared hosts, if one is given. Raises `ValueError`."""
-    kind = Placement(placement)
-    if hosts is not None and kind is Placement.DEDICATED:
-        raise ValueError(f"hosts={hosts}: with placement 'dedicated' actors share no hosts")
-    if hosts is not None and hosts < 1:
-        raise ValueError(f"hosts={hosts} must be at least 1")
-    return kind, hosts
 
 
 def _hosts(placement: Placement, hosts: int | None, cores: int) -> tuple[int, int]:

@@ -23,6 +23,7 @@ from velaray.geo.actor_kinds import make_actor
 from velaray.journal.files import FileStore
 from velaray.journal.memory import MemoryStore
 from velaray.journal.store import LedgerStore
+from velaray.settings import ClusterSettings, settings_of
 from velaray.starting import (
     ClusterError,
     ClusterOptions,
@@ -81,23 +82,33 @@ class LocalCluster:
         Takes the options of `velaray.Cluster.start` that don't concern Ray. Ports that aren't given
         are free ones.
 
-        Raises `ValueError` for values out of range, `UnsafeBindingError` if the address isn't
-        loopback and no token is configured, `NoAddressError` if this
-        machine has no address in the network, `ClusterError` if the directory or a port is in use,
-        or if the data has another name or number. Nothing is left running then.
+        Raises `TypeError` for unknown options, `ValueError` for values out of range,
+        `UnsafeBindingError` if the address isn't loopback and no token is configured,
+        `NoAddressError` if this machine has no address in the network, `ClusterError` if the
+        directory or a port is in use, or if the data has another name or number. Nothing is left
+        running then.
         """
         for port in ("service_port", "admin_port"):
             options.setdefault(port, 0)  # type: ignore[misc]  # both are keys of the options
-        place = IN_MEMORY if data_dir is None else str(Path(data_dir).resolve())
-        config = configured(place, options)
-        if data_dir is None:
-            memory = MemoryStore(number_base=config.number_base)
-            owning = take_ownership(memory, config.name, config.cluster_number)
-            return cls(replace(config, incarnation=run_to_end(owning)), memory, None)._opened()
-        lock = lock_data(Path(place))
+        if data_dir is not None:
+            return cls.from_settings(settings_of(options, data=data_dir, local=True))
+        config = configured(IN_MEMORY, settings_of(options, local=True))
+        memory = MemoryStore(number_base=config.number_base)
+        owning = take_ownership(memory, config.name, config.cluster_number)
+        return cls(replace(config, incarnation=run_to_end(owning)), memory, None)._opened()
+
+    @classmethod
+    def from_settings(cls, settings: ClusterSettings) -> Self:
+        """Start a cluster with these settings on disk, and serve.
+
+        Raises what `start` raises, and `KeyFileError` for files without a usable key.
+        """
+        config = configured(str(settings.data.resolve()), settings)
+        data = Path(config.data_dir)
+        lock = lock_data(data)
         with ExitStack() as undo:
             undo.callback(lock.close)
-            incarnation, data_id = own_data(Path(place), config.name, config.cluster_number)
+            incarnation, data_id = own_data(data, config.name, config.cluster_number)
             config = replace(config, incarnation=incarnation, data_id=data_id)
             store = FileStore(config.data_dir, config.number_base, WRITERS)
             undo.pop_all()

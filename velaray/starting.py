@@ -14,9 +14,8 @@ from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any, TypedDict
+from typing import IO, TYPE_CHECKING, Any, TypedDict
 
-from velaray.actors.catalog.clusters import is_service_url
 from velaray.broker.catalog.messages import Bootstrap
 from velaray.broker.coordinator.coordinators import DEFAULT_COORDINATORS, ensure_coordinators
 from velaray.broker.garbage_collection.collectors import ensure_deletion_topics
@@ -24,22 +23,21 @@ from velaray.events.ids import ActorKey
 from velaray.journal.errors import JournalError
 from velaray.journal.files import JOURNALS, NUMBERS, FileStore
 from velaray.journal.private import make_private, private_opener, tighten
+from velaray.key_files import LEAST_SECRET_BYTES, read_public_key, read_secret
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.addresses import own_address
 from velaray.topology.config import (
     AuthSettings,
     ClusterConfig,
-    PartitionSync,
     advertised_names,
     check_binding,
 )
 from velaray.topology.ownership import OtherCluster, Superseded, data_id_of, take_ownership
 from velaray.topology.ports import PortUnavailable, hold_ports
 
-LAST_CLUSTER_NUMBER = 2046
-"""The largest cluster number; 2047 is part of the ledger id that stands for the latest message."""
-_LAST_PORT = 65_535
-LEAST_SECRET_BYTES = 32
+if TYPE_CHECKING:
+    from velaray.settings import ClusterSettings
+
 _LOCK_FILE = "owner.lock"
 
 
@@ -48,7 +46,9 @@ class ClusterError(RuntimeError):
 
 
 class ClusterOptions(TypedDict, total=False):
-    """The settings of a start that don't depend on the placement; see `velaray.Cluster.start`."""
+    """The arguments of a start that don't concern Ray: fields of `velaray.settings`, for type
+    checkers.
+    """
 
     name: str
     host: str
@@ -56,7 +56,7 @@ class ClusterOptions(TypedDict, total=False):
     admin_port: int
     auth: AuthSettings | None
     tunnel: bool
-    listeners: Mapping[str, str]
+    listeners: Mapping[str, str] | None
     passivate_after_s: float
     partition_sync: str
     sync_interval_ms: int
@@ -66,39 +66,60 @@ class ClusterOptions(TypedDict, total=False):
     deletion_retry_s: float
     deleters: int
     cluster_number: int
-    replication_secret: bytes
+    replication_secret: bytes | Path
     port_range: tuple[int, int] | None
     advertise: str | Mapping[str, str]
 
 
-def configured(data_dir: str, options: ClusterOptions) -> ClusterConfig:
-    """The settings of a start, before it has an incarnation and its nodes are known.
+class RayOptions(ClusterOptions, total=False):
+    """The arguments of a start on Ray."""
 
-    Port 0 becomes a free port.
+    ray_address: str | None
+    placement: str
+    hosts: int | None
 
-    Raises `ValueError` for values out of range, `UnsafeBindingError` if the address isn't loopback
-    and no token is configured, `UnreachableAddressError` if clients would be sent to 0.0.0.0,
-    `NoAddressError` if this node has no address in the network, `ClusterError` if there is no free
-    port.
+
+_SAME = ClusterOptions.__annotations__.keys() - {"auth", "replication_secret"}
+"""The settings that actors receive as they are."""
+
+
+def configured(data_dir: str, settings: ClusterSettings) -> ClusterConfig:
+    """The settings of a start for its actors, before it has an incarnation and its nodes are known.
+
+    Port 0 becomes a free port, and key files are read.
+
+    Raises `KeyFileError` for a file without a usable key, `ValueError` for a weak secret of
+    replication, `UnsafeBindingError` if the address isn't loopback and no token is configured,
+    `UnreachableAddressError` if clients would be sent to 0.0.0.0, `NoAddressError` if this node has
+    no address in the network, `ClusterError` if there is no free port.
     """
-    values: dict[str, Any] = {**options}
-    host = own_address(values.setdefault("host", "127.0.0.1"))
-    check_binding(host, values.get("auth"))
-    values["advertise"] = advertised_names(values["host"], values.get("advertise", ""))
-    for name, port in (("service_port", 6650), ("admin_port", 8080)):
-        values[name] = values.get(name, port) or free_port(host)
-    values["listeners"] = _checked_listeners(values.get("listeners", {}))
-    values["partition_sync"] = PartitionSync(values.get("partition_sync", PartitionSync.ALWAYS))
+    values: dict[str, Any] = {key: getattr(settings, key) for key in _SAME}
+    values["auth"] = _auth(settings)
+    values["replication_secret"] = _replication_secret(settings.replication_secret)
+    host = own_address(settings.host)
+    check_binding(host, values["auth"])
+    values["advertise"] = advertised_names(settings.host, settings.advertise)
+    for name in ("service_port", "admin_port"):
+        values[name] = values[name] or free_port(host)
     key = secrets.token_bytes(16)
-    config = ClusterConfig(
-        data_dir=data_dir,
-        incarnation=0,
-        rpc_key=key,
-        **values,
-    )
-    _check_numbers(config)
-    _check_identity(config.cluster_number, config.replication_secret)
-    return config
+    return ClusterConfig(data_dir=data_dir, incarnation=0, rpc_key=key, **values)
+
+
+def _auth(settings: ClusterSettings) -> AuthSettings | None:
+    secret, public_key = settings.token_secret, settings.token_public_key
+    if secret is not None:
+        return AuthSettings(secret=read_secret(secret) if isinstance(secret, Path) else secret)
+    if isinstance(public_key, Path):
+        public_key = read_public_key(public_key)
+    return None if public_key is None else AuthSettings(public_key=public_key)
+
+
+def _replication_secret(given: bytes | Path) -> bytes:
+    if isinstance(given, Path):
+        return read_secret(given)
+    if given and len(given) < LEAST_SECRET_BYTES:
+        raise ValueError(f"a replication secret needs at least {LEAST_SECRET_BYTES} bytes")
+    return given
 
 
 async def bootstrap(actor_system: ActorSystem) -> None:
@@ -136,40 +157,6 @@ def hold_cluster_ports(config: ClusterConfig) -> ExitStack:
         return hold_ports(config.listen_host, options)
     except PortUnavailable as error:
         raise ClusterError(str(error)) from error
-
-
-def _check_numbers(config: ClusterConfig) -> None:
-    """Raise `ValueError` for settings out of range."""
-    _check_least(1, sync_interval_ms=config.sync_interval_ms, deleters=config.deleters)
-    _check_least(0, undelete_s=config.undelete_s, deletion_retry_s=config.deletion_retry_s)
-    _check_least(0, max_active_transactions=config.max_active_transactions)
-    if config.port_range is not None:
-        first, last = config.port_range
-        if not 1 <= first <= last <= _LAST_PORT:
-            raise ValueError(f"port_range={config.port_range} must be within 1 to {_LAST_PORT}")
-
-
-def _check_least(least: int, **values: float) -> None:
-    """Raise `ValueError` for values below ``least``."""
-    for name, value in values.items():
-        if value < least:
-            raise ValueError(f"{name}={value} must be at least {least}")
-
-
-def _checked_listeners(listeners: Mapping[str, str]) -> dict[str, str]:
-    """Validate the listeners. Raises `ValueError`."""
-    for name, url in listeners.items():
-        if not name or not is_service_url(url):
-            raise ValueError(f"listener {name!r}: its URL must be pulsar://host:port, not {url!r}")
-    return dict(listeners)
-
-
-def _check_identity(cluster_number: int, replication_secret: bytes) -> None:
-    """Validate the cluster number and the replication secret. Raises `ValueError`."""
-    if not 0 <= cluster_number <= LAST_CLUSTER_NUMBER:
-        raise ValueError(f"cluster_number={cluster_number} must be 0 to {LAST_CLUSTER_NUMBER}")
-    if replication_secret and len(replication_secret) < LEAST_SECRET_BYTES:
-        raise ValueError(f"a replication secret needs at least {LEAST_SECRET_BYTES} bytes")
 
 
 def own_data(data_dir: Path, name: str, cluster_number: int) -> tuple[int, str]:

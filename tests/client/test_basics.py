@@ -182,7 +182,8 @@ def test_a_wrong_pattern_is_refused():
 def test_importing_velaray_loads_nothing_heavy():
     code = (
         "import sys, velaray; dir(velaray);"
-        "print([m for m in ('ray','aiohttp','click','rich','cramjam','google.protobuf','asyncio')"
+        "print([m for m in ('ray','aiohttp','click','rich','cramjam','google.protobuf','asyncio',"
+        "'pydantic')"
         " if m in sys.modules])"
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

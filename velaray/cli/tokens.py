@@ -6,19 +6,7 @@ from pathlib import Path
 
 import click
 
-# The strength of HS256 is that of its key; a short key can be guessed from a single token.
-_LEAST_BYTES = 32
-
-
-def read_secret(path: Path) -> bytes:
-    """The key in ``path``: all of its bytes, as in Pulsar's key files. Raises for a weak one."""
-    secret = path.read_bytes()
-    if len(secret) < _LEAST_BYTES:
-        raise click.ClickException(
-            f"{path} holds {len(secret)} bytes; a key needs at least {_LEAST_BYTES}: make one "
-            f"with `openssl rand -out {path} {_LEAST_BYTES}`"
-        )
-    return secret
+from velaray.key_files import KeyFileError, read_secret
 
 
 @click.group()
@@ -36,7 +24,10 @@ def tokens() -> None:
 @click.option("--subject", required=True, help="The client's role, which the token proves.")
 def create(secret_file: Path, subject: str) -> None:
     """Print a token that never expires."""
-    secret = read_secret(secret_file)
+    try:
+        secret = read_secret(secret_file)
+    except KeyFileError as error:
+        raise click.ClickException(str(error)) from error
     import jwt  # imports a large library
 
     click.echo(jwt.encode({"sub": subject}, secret, algorithm="HS256"))
