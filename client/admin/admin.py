@@ -151,6 +151,7 @@ class Admin(AdminConnection):
     move_to_host = _call(Hosts, Hosts.move)
     drain_host = _call(Hosts, Hosts.drain)
     resume_host = _call(Hosts, Hosts.resume)
+    restart_host = _call(Hosts, Hosts.restart)
 
     ledger_audit = _call(Ledgers, Ledgers.audit)
     ledger_census = _deprecated("ledger_audit", ledger_audit)
