@@ -186,9 +186,14 @@ def _has_ended(pid: int) -> bool:
     return False
 
 
-def test_the_examples_of_the_page_run(nodes: RayNodes, data_dir: Path) -> None:
-    examples = python_of("docs/handles.md")
-    assert len(examples) == 4
+@pytest.mark.parametrize(
+    ("page", "blocks"), [("docs/handles.md", 4), ("docs/quickstart/ray.md", 2)]
+)
+def test_the_examples_of_the_pages_run(
+    nodes: RayNodes, data_dir: Path, page: str, blocks: int
+) -> None:
+    examples = python_of(page)
+    assert len(examples) == blocks
     # Ray prints log lines of its processes among the standard output of a driver.
     printed: list[str] = []
     names: dict[str, Any] = {
@@ -198,6 +203,9 @@ def test_the_examples_of_the_page_run(nodes: RayNodes, data_dir: Path) -> None:
     with Cluster.start(data_dir, service_port=0, admin_port=0):
         for example in examples:
             exec(example, names)
+    if page == "docs/quickstart/ray.md":
+        assert printed == ["4", "21.5"]
+        return
     first, received, counted, error = printed
     assert re.fullmatch(r"\(\d+,0,-1,-1\)", first), first
     assert (received, counted) == ("D-AIMA b'LH401 departed'", "420")
