@@ -339,7 +339,7 @@ class _FileWriter:
         """Write the buffers, which end at ``at``, and zeros from there on."""
         rest = zeros % BLOCK
         _write_all(self._fd, (*buffers, ZEROS[:rest]), self._end)
-        # Block by block: for one large write Linux may count all of it as dirty again when a # part
+        # Block by block: for one large write Linux may count all of it as dirty again when a part
         # is rewritten, and throttle the writer.
         for start in range(at + rest, at + zeros, BLOCK):
             _write_all(self._fd, (ZEROS,), start)
@@ -779,7 +779,7 @@ class FileStore:
             return
         for _ in range(REMOVE_TRIES):
             self._empty(journal, directory)
-            # Not empty: an owner that wasn't fenced yet created something meanwhile. Without # the
+            # Not empty: an owner that wasn't fenced yet created something meanwhile. Without the
             # directory it can't.
             if _remove_directory(directory / _MANIFEST) and _remove_directory(directory):
                 break

@@ -532,7 +532,7 @@ class Journal:
             version = await self._store.write_manifest(self.key, self._version, manifest.encode())
         except StorageFull:
             # It isn't listed, and only this owner could list it. Its name is never used again: the
-            # # next attempt, and any owner that sees or saw it, takes a higher index.
+            # next attempt, and any owner that sees or saw it, takes a higher index.
             await writer.close()
             await self._store.delete_ledger(self.key, header.ledger_id)
             raise

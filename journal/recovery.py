@@ -122,7 +122,7 @@ async def is_owned(store: LedgerStore, journal: str, ledger_id: int) -> bool:
     try:
         await LedgerReader.open(store, journal, ledger_id)
     except CorruptJournal as error:
-        # An incomplete header is that of an interrupted creation. A ledger with a complete # header
+        # An incomplete header is that of an interrupted creation. A ledger with a complete header
         # that names another journal must stay.
         return not error.detail.startswith("the header names")
     return True

@@ -117,7 +117,7 @@ class Worker:
         if HAS_BELL:
             self._home, self._bell = loop, os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             loop.add_reader(self._bell, self._answer)
-        # A process may end without closing its store: unconfirmed writes may or may not be # stored
+        # A process may end without closing its store: unconfirmed writes may or may not be stored
         # then, as after a crash.
         self._thread = Thread(target=self._work, name=self._name, daemon=True)
         self._thread.start()
