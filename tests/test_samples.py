@@ -22,6 +22,8 @@ from velaray.cli.app import main
 SHELL = {"sh", "console"}
 NO_CODE = {"mermaid", "diff", "text"}
 FOREIGN = ("pip install", "export ", "ray start ", "python examples/", "(umask")
+SAID = re.compile(r"print\(.*\)  # (.+)$", flags=re.MULTILINE)
+"""What a sample says that it prints; an explanation may follow after a colon."""
 RUN_HERE = sorted(
     page
     for page in pages()
@@ -43,7 +45,11 @@ PREPARED = {("README.md", "client.transaction()"): prepare_transaction}
 @pytest.mark.parametrize("page", RUN_HERE)
 def test_python_samples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Dataclasses look for the module that they're defined in.
-    names: dict[str, Any] = {"__name__": __name__}
+    printed: list[str] = []
+    names: dict[str, Any] = {
+        "__name__": __name__,
+        "print": lambda *values: printed.append(" ".join(map(str, values))),
+    }
     monkeypatch.chdir(tmp_path)
     with LocalCluster(tmp_path / "data") as cluster, Client(cluster.service_url) as client:
         for sample in samples(page):
@@ -54,6 +60,8 @@ def test_python_samples_run(page: str, tmp_path: Path, monkeypatch: pytest.Monke
                     names |= prepare(client)
             code = sample.code.replace(DOCUMENTED_URL, cluster.service_url)
             exec(compile(code, f"{page}:{sample.line}", "exec"), names)
+            for said in SAID.findall(sample.code):
+                assert any(said == each or said.startswith(f"{each}: ") for each in printed), said
 
 
 def faults(sample: Sample) -> list[str]:
