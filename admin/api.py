@@ -23,6 +23,7 @@ from velaray.admin import policies as admin_policies
 from velaray.admin import pulls as admin_pulls
 from velaray.admin import replication as admin_replication
 from velaray.admin import schemas as admin_schemas
+from velaray.admin import subscription_rates as admin_subscription_rates
 from velaray.admin import subscriptions as admin_subscriptions
 from velaray.admin import tenants as admin_tenants
 from velaray.admin import topic_reads as admin_topic_reads
@@ -48,6 +49,7 @@ _MODULES = (
     admin_topic_reads,
     admin_compaction,
     admin_subscriptions,
+    admin_subscription_rates,  # its paths match those of `admin_subscriptions` as well
     admin_transactions,
     admin_schemas,
     admin_ledgers,

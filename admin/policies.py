@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from velaray.actors.catalog.policies import POLICIES, Level
+from velaray.actors.catalog.policies import POLICIES, SUBSCRIPTION_RATES, Level
 from velaray.admin.http import (
     PREFIX,
     AdminError,
@@ -32,6 +32,8 @@ from velaray.broker.catalog.pulsar_policies import QUOTA, TOPIC_PATHS
 from velaray.broker.schema_registry.schema_calls import STRATEGY
 
 QUOTA_LOCK = web.AppKey("quota_lock", asyncio.Lock)
+"""Held while one entry of a policy that has several is changed."""
+_BY_ENTRY = (QUOTA, SUBSCRIPTION_RATES, "properties")
 
 # -- sub-resources -----------------------------------------------------------------
 
@@ -167,7 +169,7 @@ def _routes() -> list[Route]:
             ("DELETE", f"{base}/backlogQuota", _remove_quota),
         ]
         for name, policy in POLICIES.items():
-            if level not in policy.levels or name in (QUOTA, "properties"):
+            if level not in policy.levels or name in _BY_ENTRY:
                 continue
             path = f"{base}/{TOPIC_PATHS.get(name, name) if level is Level.TOPIC else name}"
             read, change, remove = _handlers(name)

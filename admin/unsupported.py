@@ -56,7 +56,6 @@ _FEATURES = {
     r"namespaces/.*/topicHashPositions": "bundles: every namespace has one",
     r"persistent/.*/truncate": "truncating: clear the backlogs, and lower the retention",
     r"persistent/.*/offload": "offloading ledgers to other stores",
-    r"persistent/[^/]+/[^/]+/[^/]+/[^/]+/dispatchRate": "policies of single subscriptions",
 }
 """Features by path prefix (after the version); the first matching prefix applies."""
 

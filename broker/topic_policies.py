@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from velaray.actors.catalog.policies import DEDICATED, DEFAULTS, ISOLATION
+from velaray.actors.catalog.policies import DEDICATED, DEFAULTS, ISOLATION, SUBSCRIPTION_RATES
+from velaray.actors.rates import DispatchLimit
 
 MINUTE_MS = 60_000
 MIB = 1 << 20
@@ -18,6 +19,7 @@ _FOR_DISPATCHERS = (
     "delayedDelivery",
     "deadLetter",
 )
+_DISPATCH_RATES = ("dispatchRate", "subscriptionDispatchRate", SUBSCRIPTION_RATES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class TopicPolicies:
     ttl_ms: int
     expiry_ms: int
     publish_rate: tuple[int, int]
+    dispatch_limit: DispatchLimit | None
     size_quota: Quota | None
     age_quota: Quota | None
     isolated: bool
@@ -79,10 +82,20 @@ class TopicPolicies:
             ttl_ms=raw["messageTTL"] * 1000,
             expiry_ms=raw["subscriptionExpirationTime"] * MINUTE_MS,
             publish_rate=_publish_rate(raw["publishRate"]),
+            dispatch_limit=_dispatch_limit(raw["dispatchRate"]),
             size_quota=_size_quota(quotas.get("destination_storage")),
             age_quota=_age_quota(quotas.get("message_age")),
             isolated=raw[ISOLATION] == DEDICATED,
         )
+
+    def subscription_limit(self, name: str) -> DispatchLimit | None:
+        """The limit of the deliveries of one subscription: its own, or that of each one."""
+        every = self.raw["subscriptionDispatchRate"]
+        return _dispatch_limit(self.raw.get(SUBSCRIPTION_RATES, {}).get(name, every))
+
+    def limits_as(self, other: TopicPolicies) -> bool:
+        """Whether the limits of deliveries are the same."""
+        return all(self.raw.get(name) == other.raw.get(name) for name in _DISPATCH_RATES)
 
     def for_dispatchers(self) -> dict[str, Any]:
         """The policies that subscriptions apply themselves, by name."""
@@ -97,6 +110,16 @@ def _publish_rate(found: Mapping[str, int] | None) -> tuple[int, int]:
     if found is None:
         return 0, 0
     return found["publishThrottlingRateInMsg"], found["publishThrottlingRateInByte"]
+
+
+def _dispatch_limit(found: Mapping[str, Any] | None) -> DispatchLimit | None:
+    if found is None:
+        return None
+    messages, size = (found[f"dispatchThrottlingRateIn{unit}"] for unit in ("Msg", "Byte"))
+    if max(messages, size) <= 0:
+        return None
+    relative = found.get("relativeToPublishRate", False)
+    return DispatchLimit(messages, size, found.get("ratePeriodInSecond", 1), relative)
 
 
 def _size_quota(found: Mapping[str, Any] | None) -> Quota | None:

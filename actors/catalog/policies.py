@@ -19,6 +19,8 @@ from velaray.schemas.compatibility import Strategy
 
 ISOLATION = "isolation"
 """The policy that gives a topic a process of its own."""
+SUBSCRIPTION_RATES = "dispatchRateOfSubscriptions"
+"""The policy that has the dispatch rates of single subscriptions, by name."""
 NO_ISOLATION, DEDICATED = "none", "dedicated"
 
 
@@ -50,6 +52,9 @@ class Policy:
     levels: Level
     reader: Reader
     default: Any = None
+    in_every_answer: bool = True
+    """Whether catalog and partitions list its default where it is set nowhere. A new policy says
+    False: then it changes no answer in clusters that don't use it."""
 
 
 def _boolean(value: Any) -> bool:
@@ -107,6 +112,15 @@ def _texts_by_name(value: Any) -> dict[str, str]:
     if not (isinstance(value, dict) and all(isinstance(text, str) for text in value.values())):
         raise ValueError("must be an object whose values are texts")
     return dict(value)
+
+
+def _by_name(reader: Reader) -> Reader:
+    def read(value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise ValueError("must be an object with a value for each name")
+        return {name: _field(name, reader, each) for name, each in value.items()}
+
+    return read
 
 
 def _record(
@@ -250,6 +264,7 @@ POLICIES: Mapping[str, Policy] = {
         Policy("compactionThreshold", _ALL, _whole(0), 0),
         Policy("dispatchRate", _ALL, _RATE),
         Policy("subscriptionDispatchRate", _ALL, _RATE),
+        Policy(SUBSCRIPTION_RATES, Level.TOPIC, _by_name(_RATE), {}, in_every_answer=False),
         Policy("replicatorDispatchRate", _ALL, _REPLICATION_RATE),
         Policy("publishRate", _ALL, _PUBLISH_RATE),
         Policy("replication", Level.NAMESPACE | Level.TOPIC, _names),
@@ -261,8 +276,10 @@ POLICIES: Mapping[str, Policy] = {
     )
 }
 
-DEFAULTS: Mapping[str, Any] = {name: known.default for name, known in POLICIES.items()}
-"""The default of every policy."""
+DEFAULTS: Mapping[str, Any] = {
+    name: known.default for name, known in POLICIES.items() if known.in_every_answer
+}
+"""The defaults of the policies that are in every answer."""
 
 
 def policy(name: str) -> Policy:

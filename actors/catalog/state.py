@@ -203,8 +203,17 @@ def effective_policy(state: Catalog, scope: Scope, name: str) -> Any:
 
 
 def effective_policies(state: Catalog, scope: Scope) -> dict[str, Any]:
-    """`effective_policy` of every policy by name."""
-    return {name: effective_policy(state, scope, name) for name in POLICIES}
+    """`effective_policy` by name, of every policy in effect that `Policy.in_every_answer` keeps or
+    that is set."""
+    return {
+        name: effective_policy(state, scope, name)
+        for name, known in POLICIES.items()
+        if known.in_every_answer or any(name in own for own in _own(state, scope))
+    }
+
+
+def _own(state: Catalog, scope: Scope) -> Iterator[Mapping[str, bytes]]:
+    return (state.policies.get(each, {}) for each in scope.upwards())
 
 
 def topics_where(

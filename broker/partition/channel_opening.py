@@ -12,6 +12,7 @@ from velaray.actors.runtime import Runtime
 from velaray.actors.subscription.machine import SubscriptionMachine
 from velaray.broker.partition.channel.consumer import ChannelConsumer
 from velaray.broker.partition.channel.log import PartitionLog
+from velaray.broker.partition.channel.throttle import DispatchRates
 from velaray.broker.partition.compacted_channel import CompactedChannel
 from velaray.broker.partition.compactor import Compactor
 from velaray.broker.partition.dead_letters import DeadLetterMover, is_for_dead_letters
@@ -64,6 +65,7 @@ class Partition(Protocol):
     actor_system: ActorSystem
     runtime: Runtime[PartitionState]
     policies: TopicPolicies
+    dispatch_rates: DispatchRates
     schemas: TopicSchemas
     compactor: Compactor
     geo: GeoReplication
@@ -144,6 +146,7 @@ class ChannelOpener:
                 channel.tell(SetPolicies(self.policies()))  # as they are after the request
             if channel.closed:
                 raise RpcConnectionClosed(f"the connection to subscription {ref.name!r} broke")
+            self._partition.dispatch_rates.limit(channel, self._partition.policies)
             self._channels[ref.name] = channel
         finally:
             if self._channels.get(ref.name) is not channel:
@@ -165,6 +168,7 @@ class ChannelOpener:
         gone = await self._stored.durably_gone(compacted=compacted)
         await channel.link.port.ask(OpenDispatcher(start, log.terminated_at, log.end_offset, gone))
         channel.tell(SetPolicies(self.policies(durable=False)))
+        self._partition.dispatch_rates.limit(channel, self._partition.policies)
         self._channels[name] = channel
         if gone := self._stored.gone():
             channel.trimmed(gone)  # more may have been trimmed since the request

@@ -32,6 +32,7 @@ from velaray.broker.partition import (
     transaction_view,
 )
 from velaray.broker.partition import messages as m
+from velaray.broker.partition.channel.throttle import DispatchRates
 from velaray.broker.partition.compactor import Compactor
 from velaray.broker.partition.cursor_moves import CursorMoves
 from velaray.broker.partition.entry_log import EntryLog
@@ -120,6 +121,7 @@ class PartitionActor(JournaledActor):
         self.subscriptions = Subscriptions(self, self.log, self.log)
         more_readable = self.subscriptions.schedule_feed
         self.publishing = Publishing(self, self.log, more_readable)
+        self.dispatch_rates = DispatchRates(self.publishing.published, actor_system.clock_ms)
         self.deletion = SubscriptionDeletion(self, self.subscriptions)
         self.cursors = CursorMoves(self, self.log, self.subscriptions)
         self.transactions = TransactionEnds(
@@ -229,6 +231,7 @@ class PartitionActor(JournaledActor):
         self._follower.close()
         self.clients.end()
         self.publishing.close()
+        self.dispatch_rates.close()
         self.deletion.close()
 
     # -- the journal ---------------------------------------------------------------
@@ -288,10 +291,12 @@ class PartitionActor(JournaledActor):
     def _apply_policies(self, policies: TopicPolicies) -> None:
         if policies.publish_rate != self.policies.publish_rate:
             self.publishing.set_rate(policies.publish_rate)
-        before, self.policies = self.policies.for_dispatchers(), policies
+        before, self.policies = self.policies, policies
         self._apply_delays()
-        if policies.for_dispatchers() != before:
+        if policies.for_dispatchers() != before.for_dispatchers():
             self.subscriptions.notify_policies()
+        if not policies.limits_as(before):
+            self.subscriptions.limit_rates()
 
     def _apply_delays(self) -> None:
         delays = self.policies.raw["delayedDelivery"]

@@ -227,6 +227,10 @@ class SubscriptionChannel:
 
     def _read_again(self) -> None:
         self.feed.run()
+        self.deliver_all()
+
+    def deliver_all(self) -> None:
+        """Deliver to every consumer what may be delivered now."""
         for consumer in list(self.consumers.values()):
             self.delivery.deliver(consumer)
 
@@ -344,8 +348,7 @@ class SubscriptionChannel:
         if not self.durable:
             self.tell(EntriesTrimmed(self._log.end_offset, gone))
         self.feed.run()
-        for consumer in list(self.consumers.values()):
-            self.delivery.deliver(consumer)
+        self.deliver_all()
 
     # -- the end -------------------------------------------------------------------
 

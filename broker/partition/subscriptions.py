@@ -93,6 +93,11 @@ class Subscriptions:
         for channel in list(self.channels.values()):
             channel.tell(SetPolicies(self._opener.policies(channel.durable)))
 
+    def limit_rates(self) -> None:
+        """Apply the changed limits of the rate of deliveries."""
+        partition = self._partition
+        partition.dispatch_rates.apply(partition.policies, self.channels.values())
+
     def notify_terminated(self, end_offset: int) -> None:
         """Send the offset at which the topic ended to all dispatchers."""
         for channel in self.channels.values():
@@ -271,6 +276,7 @@ class Subscriptions:
     ) -> None:
         partition = self._partition
         partition.meter.closed(channel)
+        partition.dispatch_rates.forget(channel)
         partition.geo.changes.note(channel.name)
         if self.channels.get(channel.name) is channel:
             del self.channels[channel.name]

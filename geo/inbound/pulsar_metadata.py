@@ -13,7 +13,13 @@ from urllib.parse import quote
 
 from velaray.actors.catalog.clusters import REPLICATION
 from velaray.actors.catalog.inbound_replication import PULL_FROM
-from velaray.actors.catalog.policies import POLICIES, InvalidPolicyError, Level, canonical
+from velaray.actors.catalog.policies import (
+    POLICIES,
+    SUBSCRIPTION_RATES,
+    InvalidPolicyError,
+    Level,
+    canonical,
+)
 from velaray.broker.catalog.pulsar_policies import QUOTA, TOPIC_PATHS, from_namespace_document
 from velaray.events.ids import InvalidNameError, TopicName
 from velaray.geo.inbound.inbound_progress import TopicStats
@@ -30,7 +36,7 @@ _WHERE_FIELDS = frozenset({"replication_clusters", "pull_from"})
 """Fields about replication, which this cluster sets by itself."""
 _VELARAYS = frozenset(
     {
-        *(REPLICATION, PULL_FROM, "deadLetter"),
+        *(REPLICATION, PULL_FROM, "deadLetter", SUBSCRIPTION_RATES),
         *("schemaJsonAllowLegacyJacksonFormat", "schemaProtobufNativeFieldCheck"),
     }
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import Sequence
+from functools import partial
 from itertools import accumulate
 from operator import itemgetter
 from typing import Protocol
@@ -21,6 +22,7 @@ from velaray.broker.partition.channel.consumer import ChannelConsumer, Grant
 from velaray.broker.partition.channel.link import DispatcherLink
 from velaray.broker.partition.channel.log import RUN_ENTRIES, PartitionLog
 from velaray.broker.partition.channel.origins import UnsettledOrigins
+from velaray.broker.partition.channel.throttle import Throttle
 from velaray.broker.partition.entries import CachedEntry
 from velaray.broker.partition.unreadable import Unreadable
 from velaray.broker.subscription.messages import GrantLease, LeaseReport, ReleaseLease
@@ -83,6 +85,8 @@ class Delivery:
 
     def __init__(self, channel: Channel, log: PartitionLog) -> None:
         self.quiet = False  # consumers get nothing for now
+        #: The limits of the rate; none if it is unlimited.
+        self.throttles: tuple[Throttle, ...] = ()
         self._channel = channel
         self._log = log
         self._leased: LeasedDelivery | None = None
@@ -184,6 +188,8 @@ class Delivery:
             if not run:
                 self._load(consumer, first)
                 break
+            if self.throttles and not (run := self._admitted(consumer, run)):
+                break
             sizes = [entry.messages for entry in run]
             if sum(sizes) > allowance:
                 used = [0, *accumulate(sizes)]
@@ -227,6 +233,8 @@ class Delivery:
             if not run:
                 self._load(consumer, grant.first)
                 return
+            if self.throttles and not (run := self._admitted(consumer, run)):
+                return
             written = self._write(
                 consumer, grant.first, run, grant.epoch, grant.redelivery_count, grant.ack_set
             )
@@ -242,6 +250,17 @@ class Delivery:
     def _run(self, first: int, end: int) -> Sequence[CachedEntry]:
         """The entries from ``first`` on that are in memory, up to a number."""
         return self._log.cache.run(first, min(end - first, RUN_ENTRIES))
+
+    def _admitted(
+        self, consumer: ChannelConsumer, run: Sequence[CachedEntry]
+    ) -> Sequence[CachedEntry]:
+        """The entries of the run that all limits of the rate let pass now. If there are none, they
+        are delivered later."""
+        for throttle in self.throttles:
+            run = run[: throttle.admits(consumer, run, partial(self.deliver, consumer))]
+            if not run:
+                break
+        return run
 
     def _write(
         self,
@@ -283,6 +302,8 @@ class Delivery:
             now_ms, done = self._log.clock_ms(), run if written == len(run) else run[:written]
             messages, again = sum(map(_MESSAGES, done)), written if redelivery_count else 0
             consumer.traffic.count(messages, size, now_ms, again)
+            for throttle in self.throttles:
+                throttle.take(done)
             consumer.activity.consumed_ms = self._channel.activity.consumed_ms = now_ms
         return written
 
