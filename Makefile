@@ -98,6 +98,7 @@ lint: $(DEV) ## Check style, format, types and generated code
 	$(PYTHON) tools/generate_protobuf.py --check
 	$(PYTHON) -m tools.import_diagram --check
 	$(PYTHON) -m tools.metrics_reference --check
+	$(PYTHON) -m tools.policies_reference --check
 	$(PYTHON) -m tools.generate_configuration --check
 
 docs: $(DEV) ## Build the site of the documents into build/site (under 1 minute)
@@ -105,6 +106,7 @@ docs: $(DEV) ## Build the site of the documents into build/site (under 1 minute)
 
 references: $(DEV) ## Regenerate the pages of docs/reference that are made from code
 	$(PYTHON) -m tools.metrics_reference
+	$(PYTHON) -m tools.policies_reference
 	$(PYTHON) -m tools.generate_configuration
 
 bench: $(BENCH) ## Compare with other systems on this machine (under 20 minutes)

@@ -8,13 +8,22 @@ refused, since a misspelt one would be stored and never applied.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Flag, auto
-from types import MappingProxyType
 from typing import Any, NoReturn
 
+from velaray.actors.catalog.policy_types import (
+    Boolean,
+    ByName,
+    Names,
+    OneOf,
+    PolicyType,
+    Record,
+    Text,
+    Texts,
+    Whole,
+)
 from velaray.schemas.compatibility import Strategy
 
 ISOLATION = "isolation"
@@ -36,245 +45,333 @@ class Level(Flag):
     TOPIC = auto()
 
 
-Reader = Callable[[Any], Any]
-"""Returns a parsed JSON value in its stored form; raises `ValueError` if it isn't valid.
-
-As Pulsar's JSON reader does, it accepts numbers and booleans as texts, and ignores fields that are
-null or an empty text.
-"""
-
-
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One policy: its levels, its reader, and its default where it is set nowhere."""
+    """One policy: a row of the table.
+
+    ``applied_by`` is the place in the code that applies it, as ``module:name`` without the package
+    ``velaray``. ``default`` is the value where it is set nowhere.
+    """
 
     name: str
+    type: PolicyType
     levels: Level
-    reader: Reader
-    default: Any = None
+    default: Any
+    description: str
+    applied_by: str
     in_every_answer: bool = True
     """Whether catalog and partitions list its default where it is set nowhere. A new policy says
     False: then it changes no answer in clusters that don't use it."""
 
 
-def _boolean(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    if value in ("true", "false"):
-        return bool(value == "true")
-    raise ValueError("must be true or false")
-
-
-def _whole(least: int) -> Reader:
-    def read(value: Any) -> int:
-        if isinstance(value, str) and _NUMBER.fullmatch(value):
-            value = int(value)
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if not (whole and least <= value < 1 << 63):
-            raise ValueError(f"must be a whole number >= {least}")
-        return int(value)
-
-    return read
-
-
-def _one_of(*choices: str) -> Reader:
-    def read(value: Any) -> str:
-        if value not in choices:
-            raise ValueError(f"must be one of {', '.join(choices)}")
-        return str(value)
-
-    return read
-
-
-def _text(value: Any) -> str:
-    if not (isinstance(value, str) and value):
-        raise ValueError("must be a text, not empty")
-    return value
-
-
-def _names(value: Any) -> list[str]:
-    if not (value and _are_names(value)):
-        raise ValueError("must be a list of names, not empty")
-    return list(value)
-
-
-def _no_or_more_names(value: Any) -> list[str]:
-    if not _are_names(value):
-        raise ValueError("must be a list of names, which may be empty")
-    return list(value)
-
-
-def _are_names(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(name, str) for name in value)
-
-
-def _texts_by_name(value: Any) -> dict[str, str]:
-    if not (isinstance(value, dict) and all(isinstance(text, str) for text in value.values())):
-        raise ValueError("must be an object whose values are texts")
-    return dict(value)
-
-
-def _by_name(reader: Reader) -> Reader:
-    def read(value: Any) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise ValueError("must be an object with a value for each name")
-        return {name: _field(name, reader, each) for name, each in value.items()}
-
-    return read
-
-
-def _record(
-    required: Mapping[str, Reader],
-    *,
-    without_effect: Mapping[str, Any] = MappingProxyType({}),
-    **optional: Reader,
-) -> Reader:
-    """``without_effect``: fields that aren't applied, each with the only accepted value, which
-    changes nothing."""
-    fields = {**required, **optional}
-
-    def read(value: Any) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise ValueError(f"must be an object with {', '.join(fields)}")
-        given = {name: field for name, field in value.items() if field not in (None, "")}
-        for name in required:
-            if name not in given:
-                raise ValueError(f"lacks {name}")
-        found = {}
-        for name, field in given.items():
-            if name in fields:
-                found[name] = _field(name, fields[name], field)
-            elif name not in without_effect:
-                raise ValueError(f"has no field {name}; it has {', '.join(fields)}")
-            elif field != without_effect[name]:
-                raise ValueError(
-                    f"has {name}, which velaray doesn't apply: leave it out, "
-                    f"or give {json.dumps(without_effect[name])}"
-                )
-        return found
-
-    return read
-
-
-def _field(name: str, reader: Reader, value: Any) -> Any:
-    try:
-        return reader(value)
-    except ValueError as error:
-        raise ValueError(f"{name} {error}") from error
-
-
-def _auto_topics(value: Any) -> dict[str, Any]:
-    found: dict[str, Any] = _AUTO_TOPICS(value)
+def _check_auto_topics(found: Mapping[str, Any]) -> None:
     if found.get("topicType") == "partitioned" and not found.get("defaultNumPartitions"):
         raise ValueError("of type partitioned needs defaultNumPartitions >= 1")
-    return found
 
 
-def _retention(value: Any) -> dict[str, Any]:
-    found: dict[str, Any] = _RETENTION(value)
+def _check_retention(found: Mapping[str, Any]) -> None:
     if list(found.values()).count(0) == 1:
         raise ValueError("with one limit 0 needs the other 0 as well; -1 ignores a limit")
-    return found
 
 
-_NUMBER = re.compile(r"-?[0-9]{1,19}")
-_AUTO_TOPICS = _record(
-    {"allowAutoTopicCreation": _boolean},
-    topicType=_one_of("partitioned", "non-partitioned"),
-    defaultNumPartitions=_whole(0),
+_AUTO_TOPICS = Record(
+    {"allowAutoTopicCreation": Boolean()},
+    {"topicType": OneOf(("partitioned", "non-partitioned")), "defaultNumPartitions": Whole()},
+    check=_check_auto_topics,
 )
-_RETENTION = _record({"retentionTimeInMinutes": _whole(-1), "retentionSizeInMB": _whole(-1)})
-_QUOTA = _record(
-    {"policy": _one_of("producer_request_hold", "producer_exception", "consumer_backlog_eviction")},
-    limit=_whole(-1),
-    limitSize=_whole(-1),
-    limitTime=_whole(-1),
+_RETENTION = Record(
+    {"retentionTimeInMinutes": Whole(-1), "retentionSizeInMB": Whole(-1)}, check=_check_retention
 )
-_RATE = _record(
-    {"dispatchThrottlingRateInMsg": _whole(-1), "dispatchThrottlingRateInByte": _whole(-1)},
-    relativeToPublishRate=_boolean,
-    ratePeriodInSecond=_whole(1),
+_ACTIONS = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
+_QUOTA = Record(
+    {"policy": OneOf(_ACTIONS)},
+    {"limit": Whole(-1), "limitSize": Whole(-1), "limitTime": Whole(-1)},
 )
-_REPLICATION_RATE = _record(
-    {"dispatchThrottlingRateInMsg": _whole(-1), "dispatchThrottlingRateInByte": _whole(-1)},
+_LIMITS = {"dispatchThrottlingRateInMsg": Whole(-1), "dispatchThrottlingRateInByte": Whole(-1)}
+_RATE = Record(_LIMITS, {"relativeToPublishRate": Boolean(), "ratePeriodInSecond": Whole(1)})
+_REPLICATION_RATE = Record(
+    _LIMITS,
+    {"ratePeriodInSecond": Whole(1)},
     without_effect={"relativeToPublishRate": False},
-    ratePeriodInSecond=_whole(1),
 )
-_PUBLISH_RATE = _record(
-    {
-        "publishThrottlingRateInMsg": _whole(-1),
-        "publishThrottlingRateInByte": _whole(-1),
-    }
+_PUBLISH_RATE = Record(
+    {"publishThrottlingRateInMsg": Whole(-1), "publishThrottlingRateInByte": Whole(-1)}
+)
+_DELAYS = Record({"active": Boolean(), "tickTime": Whole(1)}, {"maxDeliveryDelayInMillis": Whole()})
+_DEAD_LETTER = Record(
+    {"maxRedeliverCount": Whole(1)},
+    {"deadLetterTopic": Text(), "initialSubscriptionName": Text()},
 )
 _ALL = Level.CLUSTER | Level.NAMESPACE | Level.TOPIC
 _WIDE = Level.CLUSTER | Level.NAMESPACE
+_NARROW = Level.NAMESPACE | Level.TOPIC
+_MAINTENANCE = "broker.partition.maintenance:Maintenance"
+_SCHEMAS = "broker.schema_registry.schema_calls:schema_policies"
+_SUBSCRIPTIONS = "broker.partition.subscriptions:Subscriptions"
+_DISPATCHER = "broker.subscription.dispatcher:SubscriptionDispatcher"
+_RATES = "broker.partition.channel.throttle:DispatchRates"
 
-POLICIES: Mapping[str, Policy] = {
-    policy.name: policy
-    for policy in (
-        Policy(
-            "retention",
-            _ALL,
-            _retention,
-            {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0},
-        ),
-        Policy("messageTTL", _ALL, _whole(0), 0),
-        Policy(
-            "backlogQuota", _ALL, _record({}, destination_storage=_QUOTA, message_age=_QUOTA), {}
-        ),
-        Policy("subscriptionExpirationTime", _WIDE, _whole(0), 0),
-        Policy("deduplication", _ALL, _boolean, True),
-        Policy("autoTopicCreation", _WIDE, _auto_topics, {"allowAutoTopicCreation": True}),
-        Policy(
-            "autoSubscriptionCreation",
-            _ALL,
-            _record({"allowAutoSubscriptionCreation": _boolean}),
-            {"allowAutoSubscriptionCreation": True},
-        ),
-        Policy("schemaCompatibilityStrategy", _ALL, _one_of(*Strategy), "FULL"),
-        Policy("schemaValidationEnforced", _ALL, _boolean, False),
-        Policy("isAllowAutoUpdateSchema", _ALL, _boolean, True),
-        Policy("schemaJsonAllowLegacyJacksonFormat", _ALL, _boolean, False),
-        Policy("schemaProtobufNativeFieldCheck", _ALL, _boolean, False),
-        Policy(
-            "delayedDelivery",
-            _ALL,
-            _record(
-                {"active": _boolean, "tickTime": _whole(1)}, maxDeliveryDelayInMillis=_whole(0)
-            ),
-            {"active": True, "tickTime": 1000},
-        ),
-        Policy(
-            "deadLetter",
-            _ALL,
-            _record(
-                {"maxRedeliverCount": _whole(1)},
-                deadLetterTopic=_text,
-                initialSubscriptionName=_text,
-            ),
-        ),
-        Policy("maxTopicsPerNamespace", _WIDE, _whole(0), 0),
-        Policy("maxProducersPerTopic", _ALL, _whole(0), 0),
-        Policy("maxConsumersPerTopic", _ALL, _whole(0), 0),
-        Policy("maxConsumersPerSubscription", _ALL, _whole(0), 0),
-        Policy("maxSubscriptionsPerTopic", _ALL, _whole(0), 0),
-        Policy("maxUnackedMessagesPerConsumer", _ALL, _whole(0), 50_000),
-        Policy("maxUnackedMessagesPerSubscription", _ALL, _whole(0), 200_000),
-        Policy("maxMessageSize", Level.TOPIC, _whole(0), 0),
-        Policy("compactionThreshold", _ALL, _whole(0), 0),
-        Policy("dispatchRate", _ALL, _RATE),
-        Policy("subscriptionDispatchRate", _ALL, _RATE),
-        Policy(SUBSCRIPTION_RATES, Level.TOPIC, _by_name(_RATE), {}, in_every_answer=False),
-        Policy("replicatorDispatchRate", _ALL, _REPLICATION_RATE),
-        Policy("publishRate", _ALL, _PUBLISH_RATE),
-        Policy("replication", Level.NAMESPACE | Level.TOPIC, _names),
-        Policy("properties", Level.NAMESPACE, _texts_by_name, {}),
-        Policy(
-            ISOLATION, Level.NAMESPACE | Level.TOPIC, _one_of(NO_ISOLATION, DEDICATED), NO_ISOLATION
-        ),
-        Policy("pullFrom", Level.NAMESPACE | Level.TOPIC, _no_or_more_names, []),
-    )
-}
+_ROWS = (
+    Policy(
+        "retention",
+        _RETENTION,
+        _ALL,
+        {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0},
+        "How long acknowledged data is kept, and how much; -1: no limit.",
+        _MAINTENANCE,
+    ),
+    Policy(
+        "messageTTL",
+        Whole(),
+        _ALL,
+        0,
+        "Seconds after which unacknowledged messages expire; 0: never.",
+        _MAINTENANCE,
+    ),
+    Policy(
+        "backlogQuota",
+        Record(optional={"destination_storage": _QUOTA, "message_age": _QUOTA}),
+        _ALL,
+        {},
+        "The largest backlog in bytes, the oldest in seconds, and what happens beyond.",
+        _MAINTENANCE,
+    ),
+    Policy(
+        "subscriptionExpirationTime",
+        Whole(),
+        _WIDE,
+        0,
+        "Minutes after which unused subscriptions are deleted; 0: never.",
+        _MAINTENANCE,
+    ),
+    Policy(
+        "deduplication",
+        Boolean(),
+        _ALL,
+        True,
+        "Whether messages that a producer sends again are dropped.",
+        "broker.partition.publishing:Publishing",
+    ),
+    Policy(
+        "autoTopicCreation",
+        _AUTO_TOPICS,
+        _WIDE,
+        {"allowAutoTopicCreation": True},
+        "Whether clients create topics by using them, and with how many partitions.",
+        "actors.catalog.machine:CatalogMachine",
+    ),
+    Policy(
+        "autoSubscriptionCreation",
+        Record({"allowAutoSubscriptionCreation": Boolean()}),
+        _ALL,
+        {"allowAutoSubscriptionCreation": True},
+        "Whether consumers create subscriptions by subscribing.",
+        _SUBSCRIPTIONS,
+    ),
+    Policy(
+        "schemaCompatibilityStrategy",
+        OneOf(tuple(Strategy)),
+        _ALL,
+        "FULL",
+        "What a new schema must be compatible with.",
+        _SCHEMAS,
+    ),
+    Policy(
+        "schemaValidationEnforced",
+        Boolean(),
+        _ALL,
+        False,
+        "Whether producers without a schema are refused where there is one.",
+        "broker.schema_registry.schema_calls:ENFORCED",
+    ),
+    Policy(
+        "isAllowAutoUpdateSchema",
+        Boolean(),
+        _ALL,
+        True,
+        "Whether producers add versions to the schemas of topics.",
+        _SCHEMAS,
+    ),
+    Policy(
+        "schemaJsonAllowLegacyJacksonFormat",
+        Boolean(),
+        _ALL,
+        False,
+        "Whether JSON schemas in the format of Jackson are accepted.",
+        _SCHEMAS,
+    ),
+    Policy(
+        "schemaProtobufNativeFieldCheck",
+        Boolean(),
+        _ALL,
+        False,
+        "Whether the fields of PROTOBUF_NATIVE schemas must be compatible.",
+        _SCHEMAS,
+    ),
+    Policy(
+        "delayedDelivery",
+        _DELAYS,
+        _ALL,
+        {"active": True, "tickTime": 1000},
+        "Whether messages may be delayed, how exactly (milliseconds), and how long at most.",
+        "broker.partition.delayed_delivery:DelayedDeliveryTracker",
+    ),
+    Policy(
+        "deadLetter",
+        _DEAD_LETTER,
+        _ALL,
+        None,
+        "After how many redeliveries a message moves to which dead-letter topic.",
+        "broker.subscription.dead_letter_decisions:DeadLetterDecisions",
+    ),
+    Policy(
+        "maxTopicsPerNamespace",
+        Whole(),
+        _WIDE,
+        0,
+        "Topics of a namespace; 0: any number.",
+        "actors.catalog.machine:CatalogMachine",
+    ),
+    Policy(
+        "maxProducersPerTopic",
+        Whole(),
+        _ALL,
+        0,
+        "Producers of a topic at a time; 0: any number.",
+        "broker.partition.publishing:Publishing",
+    ),
+    Policy(
+        "maxConsumersPerTopic",
+        Whole(),
+        _ALL,
+        0,
+        "Consumers of a topic at a time; 0: any number.",
+        _SUBSCRIPTIONS,
+    ),
+    Policy(
+        "maxConsumersPerSubscription",
+        Whole(),
+        _ALL,
+        0,
+        "Consumers of a subscription at a time; 0: any number.",
+        _SUBSCRIPTIONS,
+    ),
+    Policy(
+        "maxSubscriptionsPerTopic",
+        Whole(),
+        _ALL,
+        0,
+        "Durable subscriptions of a topic; 0: any number.",
+        _SUBSCRIPTIONS,
+    ),
+    Policy(
+        "maxUnackedMessagesPerConsumer",
+        Whole(),
+        _ALL,
+        50_000,
+        "Unacknowledged messages that a Shared or Key_Shared consumer holds; 0: any number.",
+        _DISPATCHER,
+    ),
+    Policy(
+        "maxUnackedMessagesPerSubscription",
+        Whole(),
+        _ALL,
+        200_000,
+        "Unacknowledged messages that these consumers of a subscription hold; 0: any number.",
+        _DISPATCHER,
+    ),
+    Policy(
+        "maxMessageSize",
+        Whole(),
+        Level.TOPIC,
+        0,
+        "Bytes of a message; 0: the limit of the protocol.",
+        "broker.partition.session.publishing:PublishHandlers",
+    ),
+    Policy(
+        "compactionThreshold",
+        Whole(),
+        _ALL,
+        0,
+        "Bytes of backlog after which a topic is compacted; 0: only on request.",
+        "broker.partition.compactor:Compactor",
+    ),
+    Policy(
+        "dispatchRate",
+        _RATE,
+        _ALL,
+        None,
+        "Messages and bytes that a partition delivers per period, to all subscriptions together.",
+        _RATES,
+    ),
+    Policy(
+        "subscriptionDispatchRate",
+        _RATE,
+        _ALL,
+        None,
+        "Messages and bytes that a partition delivers per period to each subscription.",
+        _RATES,
+    ),
+    Policy(
+        SUBSCRIPTION_RATES,
+        ByName(_RATE),
+        Level.TOPIC,
+        {},
+        "The rates of single subscriptions, by name, instead of subscriptionDispatchRate.",
+        _RATES,
+        in_every_answer=False,
+    ),
+    Policy(
+        "replicatorDispatchRate",
+        _REPLICATION_RATE,
+        _ALL,
+        None,
+        "Messages and bytes that each replicator sends per period.",
+        "geo.replication.replication_keeper:ReplicationKeeper",
+    ),
+    Policy(
+        "publishRate",
+        _PUBLISH_RATE,
+        _ALL,
+        None,
+        "Messages and bytes that a partition takes in a second.",
+        "broker.partition.publishing:Publishing",
+    ),
+    Policy(
+        "replication",
+        Names(),
+        _NARROW,
+        None,
+        "The clusters that have the topic, with this one.",
+        "actors.catalog.clusters:remotes_of",
+    ),
+    Policy(
+        "properties",
+        Texts(),
+        Level.NAMESPACE,
+        {},
+        "Texts of users, which change nothing.",
+        "admin.namespaces:_PROPERTIES",
+    ),
+    Policy(
+        ISOLATION,
+        OneOf((NO_ISOLATION, DEDICATED)),
+        _NARROW,
+        NO_ISOLATION,
+        "Whether the actors of a topic have processes of their own.",
+        "broker.partition.partition_actor:PartitionActor",
+    ),
+    Policy(
+        "pullFrom",
+        Names(may_be_empty=True),
+        _NARROW,
+        [],
+        "Clusters from which messages are pulled.",
+        "actors.catalog.inbound_replication:PULL_FROM",
+    ),
+)
+
+POLICIES: Mapping[str, Policy] = {policy.name: policy for policy in _ROWS}
 
 DEFAULTS: Mapping[str, Any] = {
     name: known.default for name, known in POLICIES.items() if known.in_every_answer
@@ -305,13 +402,13 @@ def canonical(name: str, level: Level, value: bytes) -> bytes:
     Raises `InvalidPolicyError` if there is no such policy at this level or it doesn't take
     this value.
     """
-    reader = policy_at(name, level).reader
+    kind = policy_at(name, level).type
     try:
         parsed = json.loads(value, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise InvalidPolicyError(f"policy {name}: not JSON: {error}") from error
     try:
-        found = reader(parsed)
+        found = kind.parse(parsed)
     except ValueError as error:
         raise InvalidPolicyError(f"policy {name} {error}; got {value[:100]!r}") from error
     return json.dumps(found, sort_keys=True, separators=(",", ":")).encode()

@@ -172,6 +172,8 @@ def test_subscriptions_apply_changed_limits(cluster, admin, client, topic):
         return cluster.actor_system.actors[found[0]]._dispatcher._state.dispatcher._limits
 
     soon(lambda: limits() == (11, 200_000))
+    admin.set_policy_of(topic, "maxUnackedMessagesPerSubscription", 12)
+    soon(lambda: limits() == (11, 12))
 
 
 def test_an_incomplete_retention_is_refused(admin):
