@@ -323,8 +323,8 @@ class SubscriptionChannel:
 
     def _on_end(self, number: int) -> None:
         consumer = self.consumers.get(number)
-        if consumer is not None and consumer.session.knows_end_of_topic:
-            consumer.connection.send(pb.CommandReachedEndOfTopic(consumer_id=consumer.consumer_id))
+        if consumer is not None:
+            consumer.reach_end()
 
     def _grant(self, number: int, grant: Grant) -> None:
         consumer = self.consumers.get(number)

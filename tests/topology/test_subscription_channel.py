@@ -19,6 +19,7 @@ from velaray.broker.subscription.messages import (
     Attach,
     Deliver,
     DispatchGrant,
+    EndOfTopic,
     EntriesDue,
     FeedEntries,
     FeedFrom,
@@ -33,6 +34,7 @@ from velaray.broker.subscription.messages import (
     WantEntries,
 )
 from velaray.topology.messages import Message
+from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.frames import FrameParser, seal_entry
 
 EXCLUSIVE = 0
@@ -50,6 +52,10 @@ class Socket:
 
     def __init__(self) -> None:
         self.parser = FrameParser()
+        self.sent: list[Any] = []
+
+    def send(self, command: Any) -> None:
+        self.sent.append(command)
 
     def write(self, frame: bytes) -> None:
         self.parser.feed(frame)
@@ -390,6 +396,23 @@ def test_deliveries_granted_before_a_redelivery_keep_their_epoch() -> None:
             *[(0, 0), (1, 0), (2, 0)],
             *[(0, 4), (1, 4), (3, 4), (4, 4), (5, 4)],
         ]
+
+    run(scenario)
+
+
+def test_the_end_of_a_topic_comes_after_the_granted_entries() -> None:
+    async def scenario(setting: Setting) -> None:
+        setting.consumer.flow(9)
+        setting.publish(3)
+        setting.connection.writable = False
+        setting.channel.on_notice(Deliver([DispatchGrant(1, 0, 3, 0, [])]))
+        setting.channel.on_notice(EndOfTopic(1))
+        assert setting.connection.sent == []
+        setting.connection.writable = True
+        setting.channel.delivery.deliver(setting.consumer)
+        assert await setting.connection.delivered() == [0, 1, 2]
+        setting.channel.delivery.deliver(setting.consumer)
+        assert [type(each) for each in setting.connection.sent] == [pb.CommandReachedEndOfTopic]
 
     run(scenario)
 

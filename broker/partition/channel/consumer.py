@@ -123,6 +123,7 @@ class ChannelConsumer:
         self.request_id = 0  # the command that subscribed it
         self.auto_consume = False  # it takes messages of any schema
         self.closed = False
+        self.ends = False  # it reaches the end of the topic with the last of its grants
         self._active: bool | None = None
         self._listening = False
         self._listens_later: asyncio.TimerHandle | None = None
@@ -160,6 +161,12 @@ class ChannelConsumer:
         self.connection.send(
             pb.CommandActiveConsumerChange(consumer_id=self.consumer_id, is_active=active)
         )
+
+    def reach_end(self) -> None:
+        """Tell the client that the topic ends here, after the entries that are granted to it."""
+        self.ends = bool(self.grants)
+        if not self.grants and self.session.knows_end_of_topic:
+            self.connection.send(pb.CommandReachedEndOfTopic(consumer_id=self.consumer_id))
 
     def acknowledges(self) -> None:
         """The client acknowledges something."""

@@ -244,6 +244,8 @@ class Delivery:
             grant.count -= written
             if not grant.count:
                 consumer.grants.popleft()
+        if consumer.ends and not consumer.grants:
+            consumer.reach_end()
         if self._leased is not None and consumer is self._served and not consumer.grants:
             self._deliver_leased(self._leased, consumer)
 
