@@ -6,6 +6,7 @@ the command line that they call, which finds commands and options that don't exi
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -75,6 +76,9 @@ def faults(sample: Sample) -> list[str]:
         return [] if named else [f"{where}: {sample.test} doesn't name this page"]
     if sample.language in SHELL:
         return [f"{where}: {fault}" for line in lines(sample) if (fault := refused(line))]
+    if sample.language == "json":
+        json.loads(sample.code)
+        return []
     if sample.language in NO_CODE or sample.language == "python":
         return []
     return [f"{where}: is neither run nor excused"]
