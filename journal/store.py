@@ -46,8 +46,8 @@ class LedgerWriter(Protocol):
         after the sync, check whether that manifest version is still the newest and return the
         result: False means that nothing may be acknowledged. If it is, overwrite the ledger's
         former mark with ``mark`` (always of the same size), without a sync and without risk for the
-        ledger; if there is no room for it, it is not written. Without ``confirm`` the result is
-        True and no mark is written.
+        ledger; if there is no room for it, it is not written. Only the first append may be without
+        ``confirm``; its result is True and no mark is written.
 
         Run one append at a time. Raises `StorageFull`: the append has no effect, and later appends
         may succeed. Raises `SyncFailed`: the writer is dead, every later append raises it too.

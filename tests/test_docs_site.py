@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from tools import docs_site, metrics_reference
+from tools import (
+    docs_site,
+    generate_configuration,
+    generated_page,
+    import_diagram,
+    metrics_reference,
+    policies_reference,
+)
+from tools.generated_page import ROOT
 from velaray.topology.metrics import METRICS
 
 
@@ -42,15 +51,29 @@ def test_folders_are_listed_once(tmp_path: Path) -> None:
     ]
 
 
-def test_the_reference_of_metrics_is_current(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    "tool", [metrics_reference, policies_reference, generate_configuration, import_diagram]
+)
+def test_a_page_that_is_made_from_code_is_current(tool: ModuleType, tmp_path: Path) -> None:
+    assert tool.out_of_date(ROOT) == []
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    changed = tmp_path / tool.PAGE
+    changed.write_text(changed.read_text() + "More.\n")
+    assert len(tool.out_of_date(tmp_path)) == 1
+
+
+def test_a_generated_page_is_written_and_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["metrics_reference", "--check"])
-    assert metrics_reference.main() == 0
-    monkeypatch.setattr(metrics_reference, "ROOT", tmp_path)
-    assert metrics_reference.main() == 1
-    monkeypatch.setattr("sys.argv", ["metrics_reference"])
-    (tmp_path / "docs" / "reference").mkdir(parents=True)
-    assert metrics_reference.main() == 0
-    page = (tmp_path / metrics_reference.PAGE).read_text()
-    assert all(f"`{name}`" in page for name in METRICS)
+    monkeypatch.setattr(generated_page, "ROOT", tmp_path)
+    monkeypatch.setattr("sys.argv", ["tool", "--check"])
+    with pytest.raises(SystemExit, match=r"page\.md:1: out of date, run `make references`"):
+        generated_page.run("page.md", "text", "references")
+    monkeypatch.setattr("sys.argv", ["tool"])
+    generated_page.run("page.md", "text", "references")
+    monkeypatch.setattr("sys.argv", ["tool", "--check"])
+    generated_page.run("page.md", "text", "references")
+
+
+def test_every_metric_is_in_the_reference() -> None:
+    assert all(f"`{name}`" in metrics_reference.page() for name in METRICS)

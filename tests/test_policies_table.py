@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tools import policies_reference
 from velaray.actors.catalog.policies import POLICIES, canonical
 
 TESTS = Path(__file__).parent
@@ -125,12 +124,3 @@ def test_a_row_has_a_description_and_a_valid_default(name: str) -> None:
     if row.default not in (None, [], {}):
         level = next(iter(row.levels))
         assert json.loads(canonical(name, level, json.dumps(row.default).encode())) == row.default
-
-
-def test_the_reference_of_policies_is_current(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("sys.argv", ["policies_reference", "--check"])
-    assert policies_reference.main() == 0
-    monkeypatch.setattr(policies_reference, "ROOT", tmp_path)
-    assert policies_reference.main() == 1

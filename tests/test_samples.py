@@ -66,7 +66,7 @@ def test_python_samples_run(page: str, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def faults(sample: Sample) -> list[str]:
-    """What is wrong with a sample, without running it."""
+    """The faults of a sample that are found without running it."""
     where = f"{sample.page}:{sample.line}"
     if sample.excuse:
         return [] if len(sample.excuse.split()) >= 3 else [f"{where}: give a reason"]

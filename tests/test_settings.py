@@ -18,7 +18,6 @@ from click.testing import CliRunner, Result
 
 from tests.support.samples import samples
 from tests.tidy_rules import walk
-from tools import generate_configuration
 from velaray.cli.app import main, start
 from velaray.cli.settings import SettingsCommand, setting_options
 from velaray.cli.settings import show as config_show
@@ -275,12 +274,6 @@ def test_files_give_the_keys_of_a_cluster(folder: Path) -> None:
         assert cluster.config.auth == AuthSettings(Path("a.key").read_bytes())
         assert cluster.config.replication_secret == Path("b.key").read_bytes()
         assert (folder / "velaray-data").is_dir()
-
-
-def test_the_reference_is_up_to_date(tmp_path: Path) -> None:
-    assert generate_configuration.out_of_date(ROOT) == []
-    (fault,) = generate_configuration.out_of_date(tmp_path)
-    assert "make references" in fault
 
 
 def test_the_file_in_the_reference_is_accepted() -> None:

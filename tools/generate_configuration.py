@@ -4,13 +4,12 @@ Run as ``python -m tools.generate_configuration [--check]``. ``--check`` writes 
 fails if the page is out of date.
 """
 
-import sys
 from pathlib import Path
 
+from tools import generated_page
 from velaray.settings import GROUPS, SETTINGS, about, allowed, default_text, option_of
 from velaray.settings_sources import variable_of
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGE = "docs/reference/configuration.md"
 
 _HEAD = """# Settings of a cluster
@@ -76,20 +75,8 @@ def _section(key: str) -> str:
 
 def out_of_date(root: Path) -> list[str]:
     """A fault if the page below ``root`` differs from the model."""
-    path = root / PAGE
-    if path.is_file() and path.read_text(encoding="utf-8") == page():
-        return []
-    return [f"{PAGE}:1: out of date, run `make references`"]
-
-
-def main() -> None:
-    """The command line."""
-    if sys.argv[1:] == ["--check"]:
-        if faults := out_of_date(ROOT):
-            raise SystemExit("\n".join(faults))
-    else:
-        (ROOT / PAGE).write_text(page(), encoding="utf-8")
+    return generated_page.out_of_date(root, PAGE, page(), "references")
 
 
 if __name__ == "__main__":
-    main()
+    generated_page.run(PAGE, page(), "references")

@@ -1,18 +1,17 @@
 """Draw a diagram of the imports between layers into ``docs/imports.md``.
 
-Run as ``python -m tools.import_diagram [--check]``. With ``--check`` nothing is written; the exit
-status is 1 if the page is out of date.
+Run as ``python -m tools.import_diagram [--check]``. ``--check`` writes nothing, and
+fails if the page is out of date.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from tools import generated_page
 from tools.layers import FACE, LAYERS, imports, layer_of, sources
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGE = "docs/imports.md"
 _HEAD = """\
 # Imports between layers
@@ -97,24 +96,12 @@ def page(root: Path) -> str:
 
 def out_of_date(root: Path) -> list[str]:
     """A fault if the page differs from the tree at ``root``, or if imports form a cycle."""
-    path = root / PAGE
     try:
         text = page(root)
     except ValueError as error:
         return [f"{PAGE}:1: {error}"]
-    if path.is_file() and path.read_text(encoding="utf-8") == text:
-        return []
-    return [f"{PAGE}:1: out of date, run `make diagram`"]
-
-
-def main() -> None:
-    """The command line."""
-    if sys.argv[1:] == ["--check"]:
-        if faults := out_of_date(ROOT):
-            raise SystemExit("\n".join(faults))
-    else:
-        (ROOT / PAGE).write_text(page(ROOT), encoding="utf-8")
+    return generated_page.out_of_date(root, PAGE, text, "diagram")
 
 
 if __name__ == "__main__":
-    main()
+    generated_page.run(PAGE, page(generated_page.ROOT), "diagram")

@@ -1,18 +1,17 @@
 """Write ``docs/reference/metrics.md`` from the definitions of the metrics.
 
-Run as ``python -m tools.metrics_reference [--check]``. With ``--check`` nothing is written; the
-exit status is 1 if the page is out of date.
+Run as ``python -m tools.metrics_reference [--check]``. ``--check`` writes nothing, and
+fails if the page is out of date.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tools import generated_page
 from velaray.topology.metrics import METRICS
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGE = "docs/reference/metrics.md"
 _HEAD = """\
 # Metrics
@@ -31,18 +30,15 @@ def _rows() -> Iterator[str]:
         yield f"| `{name}` | {about.kind} | {about.help} |\n"
 
 
-def main() -> int:
-    """Write or check the page; the exit status."""
-    text = _HEAD + "".join(_rows())
-    page = ROOT / PAGE
-    if "--check" not in sys.argv[1:]:
-        page.write_text(text)
-        return 0
-    if page.exists() and page.read_text() == text:
-        return 0
-    print(f"{PAGE} is out of date: run `make references`", file=sys.stderr)
-    return 1
+def page() -> str:
+    """The text of the page."""
+    return _HEAD + "".join(_rows())
+
+
+def out_of_date(root: Path) -> list[str]:
+    """A fault if the page below ``root`` differs from the table."""
+    return generated_page.out_of_date(root, PAGE, page(), "references")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    generated_page.run(PAGE, page(), "references")

@@ -1,19 +1,18 @@
 """Write ``docs/reference/policies.md`` from the table of policies.
 
-Run as ``python -m tools.policies_reference [--check]``. With ``--check`` nothing is written; the
-exit status is 1 if the page is out of date.
+Run as ``python -m tools.policies_reference [--check]``. ``--check`` writes nothing, and
+fails if the page is out of date.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tools import generated_page
 from velaray.actors.catalog.policies import POLICIES
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGE = "docs/reference/policies.md"
 _HEAD = """\
 # Policies
@@ -46,18 +45,15 @@ def _sections() -> Iterator[str]:
 """
 
 
-def main() -> int:
-    """Write or check the page; the exit status."""
-    text = _HEAD + "".join(_sections())
-    page = ROOT / PAGE
-    if "--check" not in sys.argv[1:]:
-        page.write_text(text)
-        return 0
-    if page.exists() and page.read_text() == text:
-        return 0
-    print(f"{PAGE} is out of date: run `make references`", file=sys.stderr)
-    return 1
+def page() -> str:
+    """The text of the page."""
+    return _HEAD + "".join(_sections())
+
+
+def out_of_date(root: Path) -> list[str]:
+    """A fault if the page below ``root`` differs from the table."""
+    return generated_page.out_of_date(root, PAGE, page(), "references")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    generated_page.run(PAGE, page(), "references")

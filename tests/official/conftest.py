@@ -8,6 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pulsar
 import pytest
@@ -16,6 +17,7 @@ from benchmarks.contract import Absent
 from tests.official import go_client, java_client
 from tests.official.support import LocalServer, RayServer, Server, topic_name
 from tests.support.local_cluster import LocalCluster
+from velaray.broker.client_session import ClientSession
 
 FOLDER = Path(__file__).parent
 RAY_TESTS = 3
@@ -109,6 +111,20 @@ def connect() -> Iterator[Callable[..., pulsar.Client]]:
 def client(server: Server, connect: Callable[..., pulsar.Client]) -> pulsar.Client:
     """A client of ``server``."""
     return connect(server.service_url)
+
+
+@pytest.fixture
+def accepted(server: Server, monkeypatch: pytest.MonkeyPatch) -> list[ClientSession]:
+    """The connections that the hosts of a ``server`` in this process accept from now on."""
+    sessions: list[ClientSession] = []
+    on_connected = ClientSession.on_connected
+
+    def note(session: ClientSession, connection: Any) -> None:
+        sessions.append(session)
+        on_connected(session, connection)
+
+    monkeypatch.setattr(ClientSession, "on_connected", note)
+    return sessions
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pulsar
 import pytest
@@ -41,20 +40,6 @@ def server(tmp_path: Path) -> Iterator[LocalServer]:
     with LocalCluster(tmp_path, hosts=1) as cluster:
         yield LocalServer(cluster)
         assert cluster.actor_system.failures == []
-
-
-@pytest.fixture
-def accepted(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> list[ClientSession]:
-    """The connections that the host has accepted."""
-    sessions: list[ClientSession] = []
-    on_connected = ClientSession.on_connected
-
-    def note(session: ClientSession, connection: Any) -> None:
-        sessions.append(session)
-        on_connected(session, connection)
-
-    monkeypatch.setattr(ClientSession, "on_connected", note)
-    return sessions
 
 
 @pytest.mark.slow

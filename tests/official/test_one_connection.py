@@ -147,20 +147,6 @@ def faults(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wri
     faults.open_all()
 
 
-@pytest.fixture
-def accepted(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> list[ClientSession]:
-    """The connections that the host has accepted."""
-    sessions: list[ClientSession] = []
-    on_connected = ClientSession.on_connected
-
-    def note(session: ClientSession, connection: Any) -> None:
-        sessions.append(session)
-        on_connected(session, connection)
-
-    monkeypatch.setattr(ClientSession, "on_connected", note)
-    return sessions
-
-
 @pytest.fixture(params=["python", "java", "go"])
 def pipe(
     request: pytest.FixtureRequest,

@@ -19,12 +19,6 @@ PACE_S = 0.01
 """The least time between two services of those who wait: a high rate delivers many at once."""
 
 
-class Consumer(Protocol):
-    """A consumer that may have to wait."""
-
-    closed: bool
-
-
 class Throttle:
     """One limit, and the consumers that wait for it."""
 
@@ -32,13 +26,13 @@ class Throttle:
         """``published`` returns the rate at which the partition is published to."""
         self._rate = DispatchRate(limit)
         self._published = published if limit.relative else None
-        self._waiting: dict[Consumer, Callable[[], None]] = {}
-        self._turn: Consumer | None = None
+        self._waiting: dict[object, Callable[[], None]] = {}
+        self._turn: object | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     def admits(
-        self, consumer: Consumer, run: Sequence[CachedEntry], deliver: Callable[[], None]
+        self, consumer: object, run: Sequence[CachedEntry], deliver: Callable[[], None]
     ) -> int:
         """How many entries from the beginning of ``run`` may be written now. If none may,
         ``deliver`` is called at the consumer's next turn."""

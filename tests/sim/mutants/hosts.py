@@ -90,7 +90,7 @@ def _answer_without_writing(original: Any) -> Any:
     return hand_over
 
 
-def _believe_the_caller(original: Any) -> Any:
+def _start_without_asking(original: Any) -> Any:
     async def start(self: PlacedActors, key: ActorKey, placed: str = "") -> Address:
         return await self.hosted.address(key)
 
@@ -140,9 +140,9 @@ MUTANTS: dict[str, Mutant] = {
         within=50,
         hosts=True,
     ),
-    "believe-a-stale-placement": Mutant(
+    "start-without-asking": Mutant(
         "a host starts an actor without asking the directory",
-        ((PlacedActors, "start", _believe_the_caller),),
+        ((PlacedActors, "start", _start_without_asking),),
         within=20,
         hosts=True,
     ),
