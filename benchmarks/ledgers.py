@@ -35,7 +35,7 @@ from velaray.geo.actor_kinds import make_actor
 from velaray.journal.frames import LEDGER_HEADER_READ, decode_ledger_header, encode_ledger_header
 from velaray.journal.manifest import decode_manifest
 from velaray.journal.store import LedgerStore
-from velaray.topology.ray_system import RayActorSystem
+from velaray.topology.ray_host import make_actor_system
 
 LEDGERS = 10_000
 RATE = 500
@@ -134,7 +134,7 @@ async def _prepare(cluster: Cluster, topic: str) -> Path:
     with velaray.Client(cluster.service_url) as client, client.create_producer(topic) as producer:
         for _ in range(_MESSAGES):
             producer.send(b"x" * SIZE)
-    actor_system = RayActorSystem(cluster.config, make_actor)
+    actor_system = make_actor_system(cluster.config, make_actor)
     try:
         journals = await actor_system.store.list_journals()
         keys = [ActorKey.parse(text) for text in journals if text.startswith("partition/")]

@@ -68,10 +68,10 @@ class RayServer:
         self.service_url = self.cluster.service_url
 
     def call(self, key: ActorKey, method: str, args: dict[str, Any] | None = None) -> Any:
-        from velaray.topology.ray_system import RayActorSystem
+        from velaray.topology.ray_host import make_actor_system
 
         async def call() -> Any:
-            actor_system = RayActorSystem(self.cluster.config, make_actor)
+            actor_system = make_actor_system(self.cluster.config, make_actor)
             try:
                 return await call_by_name(actor_system, key, method, args)
             finally:

@@ -16,7 +16,7 @@ from velaray.client.admin import Admin
 from velaray.cluster import Cluster
 from velaray.geo.actor_kinds import make_actor
 from velaray.journal.files import FileStore
-from velaray.topology.ray_system import RayActorSystem
+from velaray.topology.ray_host import make_actor_system
 
 KEY = a_topic("orders")
 
@@ -25,7 +25,7 @@ def drop_from_manifest(cluster: Cluster, count: int) -> None:
     """Have the first ledgers of the journal deleted, as their owner does."""
 
     async def run() -> None:
-        actor_system = RayActorSystem(cluster.config, make_actor)
+        actor_system = make_actor_system(cluster.config, make_actor)
         journal = await a_journal(actor_system.store, KEY)
         gone = listed(journal)[:count]
         await enqueue_deletion(actor_system, KEY, gone)
