@@ -13,7 +13,7 @@ from velaray.broker.partition.session.acknowledgements import AcknowledgementHan
 from velaray.broker.partition.session.consumers import ConsumerHandlers, ConsumerTable
 from velaray.broker.partition.session.producer import ProducerTable
 from velaray.broker.partition.session.producers import ProducerHandlers
-from velaray.broker.partition.session.protocols import LocalPartitions
+from velaray.broker.partition.session.protocols import LocalPartitions, Refuse
 from velaray.broker.partition.session.publishing import PublishHandlers
 from velaray.broker.partition.session.queries import (
     Method,
@@ -107,7 +107,7 @@ class ClientSession(Session):
 
     def _request(self, answer: Callable[[Any], Coroutine[Any, Any, None]]) -> Callable[[Any], None]:
         def begin(command: Any) -> None:
-            self.spawn_request(answer(command), command.request_id)
+            self.spawn_request(answer(command), partial(self.error, command.request_id))
 
         return begin
 
@@ -115,17 +115,11 @@ class ClientSession(Session):
         """A handler of a request about the subscription of a consumer."""
         return self._request(partial(self._subscriptions.answer, method))
 
-    def spawn_request(self, work: Coroutine[Any, Any, None], request_id: int) -> asyncio.Task[None]:
-        """Run work that answers a request; a failed call is answered with its error."""
-        task = self.spawn(self._answer_errors(work, request_id))
+    def spawn_request(self, work: Coroutine[Any, Any, None], refuse: Refuse) -> asyncio.Task[None]:
+        """Run work that answers a request; ``refuse`` answers a failed call with its error."""
+        task = self.spawn(_answer_errors(work, refuse))
         task.add_done_callback(lambda _: work.close())  # if it was cancelled before it began
         return task
-
-    async def _answer_errors(self, work: Coroutine[Any, Any, None], request_id: int) -> None:
-        try:
-            await work
-        except CALL_ERRORS as error:
-            self.error(request_id, code_of(error), reason_of(error))
 
     # -- what channels need of the session -----------------------------------------
 
@@ -142,3 +136,10 @@ class ClientSession(Session):
     def consumer_closed(self, consumer: ChannelConsumer) -> None:
         """Remove a consumer that its channel closed."""
         self._consumers.closed_by_channel(consumer)
+
+
+async def _answer_errors(work: Coroutine[Any, Any, None], refuse: Refuse) -> None:
+    try:
+        await work
+    except CALL_ERRORS as error:
+        refuse(code_of(error), reason_of(error))

@@ -50,6 +50,9 @@ class ClientInfo:
     restarts_ids: bool = False
     """Whether the client restarts its sequence ids from the reported one at each reconnect, until
     its first receipt."""
+    subscribes_again_if_closed: bool = False
+    """Whether the client tries to subscribe again after a retriable error only if the consumer, or
+    the connection, is closed. Without that it waits until its operation timeout."""
     sends_out_of_order: bool = False
     """Whether messages of several threads may arrive out of the order of their sequence ids."""
 
@@ -57,7 +60,7 @@ class ClientInfo:
         """Set the properties that follow from the client's version."""
         self.version = text
         self.means_this_cluster = text.startswith(CLIENT_VERSION)
-        self.restarts_ids = text.startswith("Pulsar-CPP")
+        self.restarts_ids = self.subscribes_again_if_closed = text.startswith("Pulsar-CPP")
         self.sends_out_of_order = text.startswith("Pulsar-Go")
         self.knows_end_of_topic = not text.startswith(_WITHOUT_END_OF_TOPIC)
 

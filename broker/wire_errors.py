@@ -30,6 +30,9 @@ _CODES = {
     Reason.INVALID_SCHEMA: pb.IncompatibleSchema,  # other codes make clients try again
 }
 
+RETRIABLE = frozenset((pb.UnknownError, pb.MetadataError, pb.PersistenceError, pb.ServiceNotReady))
+"""The codes above after which every client tries again."""
+
 
 def code_of_reason(reason: Reason) -> pb.ServerError:
     """The wire's code for a refusal."""

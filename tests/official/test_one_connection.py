@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ import pulsar
 import pytest
 
 from tests.official import go_client, java_client
-from tests.official.support import LocalServer, create_partitioned, partition_key, receive
+from tests.official.support import LocalServer, ask, create_partitioned, partition_key, receive
 from tests.support.local_cluster import LocalCluster
 from tests.support.write_faults import Gate, WriteFaults
 from velaray.broker.client_session import ClientSession
@@ -125,6 +126,15 @@ def python_pipe(client: pulsar.Client, topic: str) -> Pipe:
     return Pipe(tell, lambda: lines.get(timeout=STEP_S), HashingScheme.BOOST)
 
 
+def running_program(
+    request: pytest.FixtureRequest, program: str, *words: str
+) -> contextlib.AbstractContextManager[go_client.Scenario]:
+    """Run the scenario that publishes and consumes, with the client for Go or for Java."""
+    if program == "go":
+        return go_client.running(request.getfixturevalue("go"), "both", *words)
+    return java_client.running(request.getfixturevalue("java"), "Both", *words)
+
+
 @contextlib.contextmanager
 def program_pipe(
     running: contextlib.AbstractContextManager[go_client.Scenario],
@@ -161,11 +171,7 @@ def pipe(
     if request.param == "python":
         yield python_pipe(connect(server.service_url), topic)
         return
-    if request.param == "go":
-        running = go_client.running(request.getfixturevalue("go"), "both", *words)
-    else:
-        running = java_client.running(request.getfixturevalue("java"), "Both", *words)
-    with program_pipe(running) as pipe:
+    with program_pipe(running_program(request, request.param, *words)) as pipe:
         yield pipe
 
 
@@ -309,3 +315,52 @@ def came_in_order(received: list[tuple[int, Id]], stored: dict[int, Id]) -> None
         seen.add(number)
         newest[number % PARTITIONS] = number
     assert seen == stored.keys()
+
+
+def hold_append_of(server: LocalServer, faults: WriteFaults, topic: str) -> Gate:
+    """Activate a new topic, and hold its next append."""
+    ask(server, topic, "stats")
+    return faults.hold_append(partition_key(server, topic), written=False)
+
+
+# The client for Go reports the error to the program.
+@pytest.mark.parametrize("program", ["python", "java"])
+def test_a_client_subscribes_after_its_first_request_failed(
+    request: pytest.FixtureRequest,
+    connect: Any,
+    faults: WriteFaults,
+    accepted: list[ClientSession],
+    server: LocalServer,
+    topic: str,
+    program: str,
+) -> None:
+    append = hold_append_of(server, faults, topic)
+    if program == "python":
+        client = connect(server.service_url, operation_timeout_seconds=20)
+        with ThreadPoolExecutor(1) as pool:
+            subscribing = pool.submit(client.subscribe, topic, "s")
+            assert append.reached.wait(STEP_S)
+            append.open(failing=True)
+            subscribing.result()
+    else:
+        words = (server.service_url, topic, "s")
+        with running_program(request, program, *words) as scenario:
+            assert append.reached.wait(STEP_S)
+            append.open(failing=True)
+            assert scenario.line() == "ready"
+    assert len(server.cluster.actor_system.failures) == 1
+    assert len(accepted) == 1, "the client kept its connection"
+
+
+def test_a_client_makes_a_producer_after_its_first_request_failed(
+    connect: Any, faults: WriteFaults, server: LocalServer, topic: str
+) -> None:
+    append = hold_append_of(server, faults, topic)
+    client = connect(server.service_url, operation_timeout_seconds=20)
+    exclusive = pulsar.ProducerAccessMode.Exclusive
+    with ThreadPoolExecutor(1) as pool:
+        creating = pool.submit(client.create_producer, topic, access_mode=exclusive)
+        assert append.reached.wait(STEP_S)
+        append.open(failing=True)
+        creating.result().send(b"stored")
+    assert len(server.cluster.actor_system.failures) == 1

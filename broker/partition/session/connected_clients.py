@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from velaray.broker.partition.session.admission import follows_home
 from velaray.broker.partition.session.consumers import ConnectedConsumer
 from velaray.broker.partition.session.producer import ConnectedProducer
-from velaray.broker.partition.session.protocols import Client
+from velaray.broker.partition.session.protocols import Refuse
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.replication import REPLICATOR_PREFIX
 
@@ -22,7 +22,7 @@ class ConnectedClients:
     def __init__(self) -> None:
         self._producers: dict[ConnectedProducer, None] = {}
         self._consumers: dict[ConnectedConsumer, None] = {}
-        self._requests: dict[asyncio.Task[None], tuple[Client, int]] = {}
+        self._requests: dict[asyncio.Task[None], Refuse] = {}
 
     # -- what handlers note --------------------------------------------------------
 
@@ -43,11 +43,12 @@ class ConnectedClients:
         self._consumers.pop(consumer, None)
 
     @contextmanager
-    def request(self, client: Client, request_id: int) -> Iterator[None]:
-        """A request that the current task carries out; the end of the partition ends it."""
+    def request(self, refuse: Refuse) -> Iterator[None]:
+        """A request that the current task carries out. The end of the partition ends the task and
+        calls ``refuse``."""
         task = asyncio.current_task()
         assert task is not None
-        self._requests[task] = client, request_id
+        self._requests[task] = refuse
         try:
             yield
         finally:
@@ -95,9 +96,9 @@ class ConnectedClients:
     def end(self) -> None:
         """Close every producer, and answer every request with a retriable error: the clients look
         the partition up again. Its channels close the consumers."""
-        for task, (client, request_id) in list(self._requests.items()):
+        for task, refuse in list(self._requests.items()):
             task.cancel()
-            client.error(request_id, pb.ServiceNotReady, _ENDED)
+            refuse(pb.ServiceNotReady, _ENDED)
         self._requests.clear()
         for producer in self.producers():
             producer.owner.abandon(producer)

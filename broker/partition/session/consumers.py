@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from velaray.actors.dispatch.consumers import KeySharedMode, KeySharedPolicy
@@ -12,10 +13,16 @@ from velaray.actors.partition.machine import StartAt
 from velaray.broker.partition import remote_ids
 from velaray.broker.partition.channel.consumer import ChannelConsumer, ConsumerSession
 from velaray.broker.partition.session.admission import check_home, check_name, find_partition
-from velaray.broker.partition.session.protocols import Client, HostedPartition, LocalPartitions
+from velaray.broker.partition.session.protocols import (
+    Client,
+    HostedPartition,
+    LocalPartitions,
+    Refuse,
+)
 from velaray.broker.partition.session.requests import CONSUMER_CLOSED, Attempts
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.schema_registry.schema_session import schema_of
+from velaray.broker.wire_errors import RETRIABLE
 from velaray.events.ids import MessageId
 from velaray.events.ids_pb2 import MessageIdData
 from velaray.schemas import SchemaType
@@ -109,13 +116,22 @@ class ConsumerHandlers:
         if known is not None and known.consumer.subscribed:
             self.client.succeed(command.request_id)
             return
-        work = self._subscribe(command)
-        self._attempts.start(command.consumer_id, work, command.request_id)
+        refuse = partial(self._refuse, command)
+        self._attempts.start(command.consumer_id, self._subscribe(command, refuse), refuse)
 
-    async def _subscribe(self, command: pb.CommandSubscribe) -> None:
+    async def _subscribe(self, command: pb.CommandSubscribe, refuse: Refuse) -> None:
         partition = find_partition(self._partitions, self.client, command.topic)
-        with partition.clients.request(self.client, command.request_id):
+        with partition.clients.request(refuse):
             await self._subscribe_to(partition, command)
+
+    def _refuse(self, command: pb.CommandSubscribe, code: pb.ServerError, message: str) -> None:
+        if self.client.info.subscribes_again_if_closed and code in RETRIABLE:
+            self._send_close(command.consumer_id)
+        self.client.error(command.request_id, code, message)
+
+    def _send_close(self, consumer_id: int) -> None:
+        close = pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=0)
+        self.client.connection.send(close)
 
     async def _subscribe_to(self, partition: HostedPartition, command: pb.CommandSubscribe) -> None:
         check_name(self.client, command.subscription, "subscribe as")
@@ -198,8 +214,7 @@ class ConsumerHandlers:
     def closed_by_channel(self, consumer: ChannelConsumer) -> None:
         """Tell the client that its subscription closed a consumer; it may subscribe again."""
         if self._consumers.remove(consumer) and consumer.subscribed:
-            close = pb.CommandCloseConsumer(consumer_id=consumer.consumer_id, request_id=0)
-            self.client.connection.send(close)
+            self._send_close(consumer.consumer_id)
 
     def drop_all(self) -> None:
         """Remove all consumers, because the connection is closed."""

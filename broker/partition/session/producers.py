@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 
 from velaray.actors.machine import Reason, Refusal
 from velaray.actors.partition.machine import (
@@ -30,7 +31,12 @@ from velaray.broker.partition.session.producer import (
     ProducerTable,
     reconnected,
 )
-from velaray.broker.partition.session.protocols import Client, HostedPartition, LocalPartitions
+from velaray.broker.partition.session.protocols import (
+    Client,
+    HostedPartition,
+    LocalPartitions,
+    Refuse,
+)
 from velaray.broker.partition.session.requests import Attempts
 from velaray.broker.schema_registry.schema_session import schema_of
 from velaray.broker.wire_errors import code_of_reason
@@ -66,12 +72,12 @@ class ProducerHandlers:
 
     def on_producer(self, command: pb.CommandProducer) -> None:
         """Connect a producer."""
-        work = self._connect(command)
-        self._attempts.start(command.producer_id, work, command.request_id)
+        refuse = partial(self.client.error, command.request_id)
+        self._attempts.start(command.producer_id, self._connect(command, refuse), refuse)
 
-    async def _connect(self, command: pb.CommandProducer) -> None:
+    async def _connect(self, command: pb.CommandProducer, refuse: Refuse) -> None:
         partition = find_partition(self._partitions, self.client, command.topic)
-        with partition.clients.request(self.client, command.request_id):
+        with partition.clients.request(refuse):
             await self._connect_to(partition, command)
 
     async def _connect_to(self, partition: HostedPartition, command: pb.CommandProducer) -> None:
@@ -217,7 +223,8 @@ class ProducerHandlers:
 
     def promote(self, producer: ConnectedProducer) -> None:
         """Make a producer that waited for exclusivity the exclusive one."""
-        self.client.spawn_request(self._promote(producer), producer.request_id)
+        refuse = partial(self.client.error, producer.request_id)
+        self.client.spawn_request(self._promote(producer), refuse)
 
     async def _promote(self, producer: ConnectedProducer) -> None:
         await self._raise_epoch(producer)
@@ -233,13 +240,14 @@ class ProducerHandlers:
             self.client.succeed(command.request_id)
         else:
             self._drop(producer)
-            work = self._close(producer, command.request_id)
-            self.client.spawn_request(work, command.request_id)
+            refuse = partial(self.client.error, command.request_id)
+            work = self._close(producer, command.request_id, refuse)
+            self.client.spawn_request(work, refuse)
 
-    async def _close(self, producer: ConnectedProducer, request_id: int) -> None:
+    async def _close(self, producer: ConnectedProducer, request_id: int, refuse: Refuse) -> None:
         """Answer after all receipts, because clients fail pending entries of a closed producer."""
         runtime = producer.partition.log.runtime
-        with producer.partition.clients.request(self.client, request_id):
+        with producer.partition.clients.request(refuse):
             if producer.generated:
                 # A generated name is never used again.
                 await runtime.ask(ForgetProducer(producer.name))

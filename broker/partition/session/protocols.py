@@ -209,6 +209,9 @@ class Availability(Protocol):
         ...
 
 
+Refuse = Callable[[pb.ServerError, str], None]
+"""Answers a request with an error and its text."""
+
 FindSpan = Callable[[str, int, pb.SpanRequest], Awaitable[pb.Span]]
 """Finds the bounds of a reader's next step, given the subscription, its mark and the request."""
 
@@ -232,8 +235,9 @@ class PartitionClients(Protocol):
         """Forget a consumer. Idempotent."""
         ...
 
-    def request(self, client: Client, request_id: int) -> AbstractContextManager[None]:
-        """A request that the current task carries out; the end of the partition ends it."""
+    def request(self, refuse: Refuse) -> AbstractContextManager[None]:
+        """A request that the current task carries out. The end of the partition ends the task and
+        calls ``refuse``."""
         ...
 
 
@@ -288,6 +292,6 @@ class Client(Protocol):
         """Run work until it ends or the connection is closed."""
         ...
 
-    def spawn_request(self, work: Coroutine[Any, Any, None], request_id: int) -> asyncio.Task[None]:
-        """Run work that answers a request; a failed call is answered with its error."""
+    def spawn_request(self, work: Coroutine[Any, Any, None], refuse: Refuse) -> asyncio.Task[None]:
+        """Run work that answers a request; ``refuse`` answers a failed call with its error."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from velaray.actors.dispatch.consumers import SubscriptionType
@@ -37,7 +38,7 @@ class SubscriptionRequests:
     async def answer(self, method: Method, command: Any) -> None:
         """Answer a request about the subscription of the consumer that it names."""
         found = self._consumers.find(command.consumer_id)
-        with found.partition.clients.request(self._client, command.request_id):
+        with found.partition.clients.request(partial(self._client.error, command.request_id)):
             await method(found, command)
 
     async def unsubscribe(self, found: ConnectedConsumer, command: pb.CommandUnsubscribe) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from velaray.actors.partition.ledger_table import NoSuchEntryError
 from velaray.actors.runtime import Stopped
-from velaray.broker.partition.session.protocols import Client
+from velaray.broker.partition.session.protocols import Client, Refuse
 from velaray.events.ids import InvalidNameError
 from velaray.topology.transient import TRANSIENT_OR_STORE
 
@@ -30,10 +30,13 @@ class Attempts:
         self._client = client
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
-    def start(self, number: int, work: Coroutine[Any, Any, None], request_id: int) -> None:
-        """Run ``work``, which connects the producer or consumer, and cancel an older attempt."""
+    def start(self, number: int, work: Coroutine[Any, Any, None], refuse: Refuse) -> None:
+        """Run ``work``, which connects the producer or consumer, and cancel an older attempt.
+
+        A failed call is answered by ``refuse``.
+        """
         self.stop(number)
-        task = self._tasks[number] = self._client.spawn_request(work, request_id)
+        task = self._tasks[number] = self._client.spawn_request(work, refuse)
 
         def done(_: asyncio.Task[None]) -> None:
             if self._tasks.get(number) is task:
