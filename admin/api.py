@@ -1,7 +1,7 @@
 """The admin interface: HTTP in the shape of Pulsar's, so Pulsar's tools work.
 
-Each module lists its routes in ``ROUTES``. If the cluster requires tokens, every request needs one
-(``Authorization: Bearer``). Requests of web pages are refused.
+Each module lists its operations with their handlers in ``ROUTES``. If the cluster requires tokens,
+every request needs one (``Authorization: Bearer``). Requests of web pages are refused.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from velaray.admin import levels as admin_levels
 from velaray.admin import metrics as admin_metrics
 from velaray.admin import migrations as admin_migrations
 from velaray.admin import namespaces as admin_namespaces
+from velaray.admin import openapi as admin_openapi
 from velaray.admin import policies as admin_policies
 from velaray.admin import pulls as admin_pulls
 from velaray.admin import replication as admin_replication
@@ -30,9 +31,11 @@ from velaray.admin import topic_reads as admin_topic_reads
 from velaray.admin import topics as admin_topics
 from velaray.admin import transactions as admin_transactions
 from velaray.admin import unsupported as admin_unsupported
+from velaray.admin.binding import bound
 from velaray.admin.callers import refuse_foreign_callers
 from velaray.admin.http import ACTOR_SYSTEM, MAX_BODY, answer_errors, check_token
 from velaray.admin.metrics import SCRAPE_LOCK
+from velaray.admin.openapi import DESCRIPTION, Description, Group
 from velaray.admin.policies import QUOTA_LOCK
 from velaray.admin.unsupported import refuse_unsupported
 from velaray.topology.actor_system import ActorSystem
@@ -57,8 +60,21 @@ _MODULES = (
     admin_metrics,
     admin_migrations,
     admin_pulls,
+    admin_openapi,
     admin_unsupported,
 )
+
+
+def groups() -> list[Group]:
+    """The operations that are served, by kind of resource."""
+    return [
+        Group(
+            module.__name__.rpartition(".")[2].replace("_", " "),
+            str(module.__doc__).partition("\n\n")[0],
+            module.ROUTES,
+        )
+        for module in _MODULES
+    ]
 
 
 def admin_app(actor_system: ActorSystem) -> web.Application:
@@ -68,9 +84,11 @@ def admin_app(actor_system: ActorSystem) -> web.Application:
     app[ACTOR_SYSTEM] = actor_system
     app[QUOTA_LOCK] = asyncio.Lock()
     app[SCRAPE_LOCK] = asyncio.Lock()
-    for module in _MODULES:
-        for method, path, handler in module.ROUTES:
-            app.router.add_route(method, path, handler)
+    app[DESCRIPTION] = Description(groups())
+    for group in app[DESCRIPTION].groups:
+        for route in group.routes:
+            operation = route.operation
+            app.router.add_route(operation.method, operation.path, bound(route))
     return app
 
 

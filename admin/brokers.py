@@ -10,13 +10,13 @@ import json
 from typing import Any
 
 from aiohttp import web
+from typing_extensions import TypedDict
 
 from velaray.actors.catalog.policies import DEFAULTS
+from velaray.admin.binding import Route
 from velaray.admin.clusters import known_cluster
 from velaray.admin.http import (
-    PREFIX,
     AdminError,
-    Route,
     actor_system_of,
     answer,
     ask_catalog,
@@ -30,6 +30,8 @@ from velaray.broker.actor_messages import Metrics
 from velaray.broker.catalog import messages as m
 from velaray.broker.partition.messages import Stats, Upkeep
 from velaray.broker.session import SERVER_VERSION
+from velaray.client.admin import clusters as operations
+from velaray.client.admin.operations import TEXT, V2, AnyObject, Operation, Texts, reads
 from velaray.events.ids import ActorKey, ActorKind
 
 # Pulsar's broker settings for policies that are set nowhere: policy and field.
@@ -217,23 +219,43 @@ async def metrics(request: web.Request) -> web.Response:
     )
 
 
-_BROKERS = f"{PREFIX}/brokers"
-_STATS = f"{PREFIX}/broker-stats"
+class Leader(TypedDict):
+    """The leading broker."""
+
+    brokerId: str
+    serviceUrl: str
+
+
+class OwnedNamespace(TypedDict):
+    """How a broker owns a namespace's bundle."""
+
+    broker_assignment: str
+    is_controlled: bool
+    is_active: bool
+
+
+_BROKERS = f"{V2}/brokers"
+_STATS = f"{V2}/broker-stats"
 
 ROUTES: tuple[Route, ...] = (
-    ("GET", _BROKERS, list_brokers),
-    ("GET", f"{_BROKERS}/health", health),
-    ("GET", f"{_BROKERS}/ready", health),
-    ("GET", f"{_BROKERS}/version", version),
-    ("GET", f"{_BROKERS}/leaderBroker", leader),
-    ("GET", f"{_BROKERS}/backlog-quota-check", backlog_quota_check),
-    ("GET", f"{_BROKERS}/configuration", dynamic_names),
-    ("GET", f"{_BROKERS}/configuration/values", dynamic_values),
-    ("GET", f"{_BROKERS}/configuration/runtime", runtime_configuration),
-    ("GET", f"{_BROKERS}/internal-configuration", internal_configuration),
-    ("GET", f"{_BROKERS}/{{cluster}}", list_brokers),
-    ("GET", f"{_BROKERS}/{{cluster}}/{{broker}}/ownedNamespaces", owned_namespaces),
-    ("GET", f"{_STATS}/topics", topics),
-    ("GET", f"{_STATS}/load-report", load_report),
-    ("GET", f"{_STATS}/metrics", metrics),
+    Route(reads(_BROKERS, list[str]), list_brokers),
+    Route(operations.HEALTH, health),
+    Route(Operation("GET", f"{_BROKERS}/ready", answers={200: str}, content=TEXT), health),
+    Route(Operation("GET", f"{_BROKERS}/version", answers={200: str}, content=TEXT), version),
+    Route(reads(f"{_BROKERS}/leaderBroker", Leader), leader),
+    Route(Operation("GET", f"{_BROKERS}/backlog-quota-check"), backlog_quota_check),
+    Route(reads(f"{_BROKERS}/configuration", list[str]), dynamic_names),
+    Route(reads(f"{_BROKERS}/configuration/values", Texts), dynamic_values),
+    Route(reads(f"{_BROKERS}/configuration/runtime", Texts), runtime_configuration),
+    Route(
+        reads(f"{_BROKERS}/internal-configuration", dict[str, str | None]), internal_configuration
+    ),
+    Route(reads(f"{_BROKERS}/{{cluster}}", list[str]), list_brokers),
+    Route(
+        reads(f"{_BROKERS}/{{cluster}}/{{broker}}/ownedNamespaces", dict[str, OwnedNamespace]),
+        owned_namespaces,
+    ),
+    Route(reads(f"{_STATS}/topics", AnyObject), topics),
+    Route(reads(f"{_STATS}/load-report", AnyObject), load_report),
+    Route(reads(f"{_STATS}/metrics", list[AnyObject]), metrics),
 )

@@ -7,24 +7,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
 
 from velaray.actors.catalog.state import Progress
 from velaray.actors.machine import Reason
+from velaray.admin.binding import Route, body_of
 from velaray.admin.http import (
-    PREFIX,
     AdminError,
-    Route,
     actor_system_of,
     answer,
     ask_catalog,
     done,
-    object_body,
 )
 from velaray.broker.catalog import messages as m
 from velaray.broker.catalog.pulsar_policies import says_nothing
+from velaray.client.admin import clusters as operations
+from velaray.client.admin import tenants as of_tenants
+from velaray.client.admin.operations import V2, Texts, reads
 from velaray.events.ids import check_name
 from velaray.geo.tenant_migration.tenant_metadata import read_tenant
 from velaray.topology.rpc import RemoteError
@@ -74,7 +76,7 @@ async def known_cluster(request: web.Request) -> dict[str, Any]:
 
 async def create_cluster(request: web.Request) -> web.Response:
     """Register another cluster; 409 if it is registered."""
-    given = await _given(request)
+    given = _given(request)
     name, admin_url, service_url = given.cluster, given.admin_url, given.service_url
     if admin_url is None or service_url is None:
         field = "serviceUrl" if admin_url is None else "brokerServiceUrl"
@@ -89,7 +91,7 @@ async def create_cluster(request: web.Request) -> web.Response:
 
 async def update_cluster(request: web.Request) -> web.Response:
     """Change fields of another cluster; empty credentials remove its token."""
-    await ask_catalog(request, await _given(request))
+    await ask_catalog(request, _given(request))
     return done()
 
 
@@ -99,18 +101,18 @@ async def delete_cluster(request: web.Request) -> web.Response:
     return done()
 
 
-async def _given(request: web.Request) -> m.UpdateCluster:
+def _given(request: web.Request) -> m.UpdateCluster:
     """The cluster of the path with the fields of the body. Raises `AdminError`."""
     given: dict[str, str] = {}
-    for field, value in (await object_body(request)).items():
-        if value is None or field in _WITHOUT_MEANING:
+    for field, value in body_of(request).items():
+        if field in _WITHOUT_MEANING:
             continue
         if field == _CREDENTIALS:
             given["token"] = _token(value)
         elif field == _PLUGIN:
             _check_plugin(value)
         elif field in _TEXTS:
-            given[_TEXTS[field]] = _text(field, value)
+            given[_TEXTS[field]] = value
         elif not says_nothing(value) and value != _DEFAULTS.get(field):
             raise AdminError(422, f"field {field!r} isn't supported here; leave it out")
     progress = read_progress(given["progress"]) if "progress" in given else None
@@ -132,22 +134,14 @@ def read_progress(text: str) -> Progress:
         raise AdminError(422, f"progress must be {known}, not {text[:40]!r}") from error
 
 
-def _text(field: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise AdminError(400, f"{field} must be a text")
-    return value
-
-
-def _check_plugin(value: Any) -> None:
+def _check_plugin(name: str) -> None:
     """Raise `AdminError` for authentication plugins other than token authentication."""
-    name = _text(_PLUGIN, value)
     if name and name != "token" and not name.endswith(".AuthenticationToken"):
         raise AdminError(422, f"{_PLUGIN} can only be AuthenticationToken, not {name[:100]!r}")
 
 
-def _token(value: Any) -> str:
+def _token(text: str) -> str:
     """The token of Pulsar's "token:..." or {"token": ...}; errors don't quote the value."""
-    text = _text(_CREDENTIALS, value)
     if text.startswith("{"):
         try:
             found: Mapping[str, Any] = json.loads(text)
@@ -177,11 +171,8 @@ async def get_home(request: web.Request) -> web.Response:
 
 async def set_home(request: web.Request) -> web.Response:
     """Change the home cluster of a tenant; this cluster's own name makes it the home."""
-    body = await object_body(request)
-    cluster = _text("cluster", body.get("cluster"))
-    if not cluster:
-        raise AdminError(400, "cluster must name a cluster")
-    await ask_catalog(request, m.SetHome(request.match_info["tenant"], cluster))
+    home = m.SetHome(request.match_info["tenant"], body_of(request)["cluster"])
+    await ask_catalog(request, home)
     return done()
 
 
@@ -194,18 +185,15 @@ async def get_metadata(request: web.Request) -> web.Response:
     return answer((await read_tenant(actor_system_of(request), tenant)).as_json())
 
 
-_CLUSTER = f"{PREFIX}/clusters/{{cluster}}"
-_HOME = f"{PREFIX}/tenants/{{tenant}}/home"
-
 ROUTES: tuple[Route, ...] = (
-    ("GET", f"{PREFIX}/clusters", list_clusters),
-    ("GET", _CLUSTER, get_cluster),
-    ("PUT", _CLUSTER, create_cluster),
-    ("POST", _CLUSTER, update_cluster),
-    ("DELETE", _CLUSTER, delete_cluster),
-    ("GET", f"{PREFIX}/homes", list_homes),
-    ("GET", f"{PREFIX}/tenants/{{tenant}}/metadata", get_metadata),
-    ("GET", _HOME, get_home),
-    ("POST", _HOME, set_home),
-    ("PUT", _HOME, set_home),
+    Route(operations.LIST, list_clusters),
+    Route(operations.GET, get_cluster),
+    Route(operations.CREATE, create_cluster),
+    Route(operations.UPDATE, update_cluster),
+    Route(operations.DELETE, delete_cluster),
+    Route(reads(f"{V2}/homes", Texts), list_homes),
+    Route(of_tenants.METADATA, get_metadata),
+    Route(of_tenants.HOME, get_home),
+    Route(of_tenants.SET_HOME, set_home),
+    Route(replace(of_tenants.SET_HOME, method="PUT"), set_home),
 )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from velaray.admin.http import PREFIX, Route, answer, ask_each, done, find_target
+from velaray.admin.binding import Route
+from velaray.admin.http import answer, ask_each, done, find_target
 from velaray.broker.partition.messages import Compact, CompactionStatus
+from velaray.client.admin import topics as operations
 
 _WORST_FIRST = ("ERROR", "RUNNING", "NOT_RUN", "SUCCESS")
 
@@ -22,6 +24,7 @@ async def status(request: web.Request) -> web.Response:
     return answer(min(found, key=lambda each: _WORST_FIRST.index(each["status"])))
 
 
-_COMPACTION = f"{PREFIX}/persistent/{{tenant}}/{{namespace}}/{{topic}}/compaction"
-
-ROUTES: tuple[Route, ...] = (("PUT", _COMPACTION, compact), ("GET", _COMPACTION, status))
+ROUTES: tuple[Route, ...] = (
+    Route(operations.COMPACT, compact),
+    Route(operations.COMPACTION, status),
+)

@@ -27,14 +27,12 @@ from velaray.topology.rpc import RemoteError, reason_of
 from velaray.topology.transient import NO_ANSWER, TRANSIENT
 from velaray.wire.replication import CLIENT_VERSION
 
-PREFIX = "/admin/v2"
 MAX_BODY = 1 << 20
 RETRY_AFTER_S = 1
 
 ACTOR_SYSTEM = web.AppKey("fabric", ActorSystem)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Route = tuple[str, str, Handler]
 
 _STATUS = {
     Reason.NOT_FOUND: 404,
@@ -188,7 +186,7 @@ def whole_topic_of(request: web.Request) -> TopicName:
     return name
 
 
-def flag(request: web.Request, name: str) -> bool:
+def is_set(request: web.Request, name: str) -> bool:
     """A query parameter that is ``true``, ``false`` or absent (false). Raises `AdminError`."""
     text = request.query.get(name, "false").lower()
     if text not in ("true", "false"):
@@ -215,35 +213,6 @@ async def json_body(request: web.Request) -> Any:
         json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise AdminError(400, f"the body isn't JSON: {error}") from error
-    return value
-
-
-async def object_body(request: web.Request) -> dict[str, Any]:
-    """The body as an object; empty if there is no body. Raises `AdminError`."""
-    body = await json_body(request)
-    if body is None:
-        return {}
-    if not isinstance(body, dict):
-        raise AdminError(400, f"the body must be a JSON object, not {type(body).__name__}")
-    return body
-
-
-def texts(body: Mapping[str, Any], name: str) -> list[str]:
-    """A list of strings in ``body``; empty if it is absent. Raises `AdminError`."""
-    value = body.get(name)
-    if value is None:
-        return []
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise AdminError(400, f"{name} must be a list of texts")
-    return value
-
-
-def properties(value: Any) -> dict[str, str]:
-    """``value`` as properties: strings by name; None means no properties. Raises `AdminError`."""
-    if value is None:
-        return {}
-    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
-        raise AdminError(400, "properties must be an object whose values are texts")
     return value
 
 

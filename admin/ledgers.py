@@ -11,14 +11,12 @@ from typing import Any
 
 from aiohttp import web
 
+from velaray.admin.binding import Route, body_of
 from velaray.admin.http import (
     AdminError,
-    Route,
     actor_system_of,
     answer,
     number_in_path,
-    object_body,
-    texts,
 )
 from velaray.broker.garbage_collection.audit_run import audit_ledgers, describe_ledger, repair
 from velaray.broker.garbage_collection.deletion_backlog import (
@@ -29,8 +27,8 @@ from velaray.broker.garbage_collection.deletion_backlog import (
     take_up,
 )
 from velaray.broker.garbage_collection.ledger_audit import LedgerAudit, State
+from velaray.client.admin import ledgers as operations
 
-BASE = "/admin/v3/ledgers"
 SHOWN = 1000
 """Limit of named ledgers of each state that needs attention."""
 
@@ -74,12 +72,12 @@ async def list_dead(request: web.Request) -> web.Response:
 
 async def _wanted(request: web.Request) -> Sequence[Waiting]:
     """The dead letters ``ids`` of the body; all if it is absent. Raises `AdminError`."""
-    body = await object_body(request)
+    body = body_of(request)
     found = [each async for each in dead_letters(actor_system_of(request))]
     if "ids" not in body:
         return found
     known = {described(each)["id"]: each for each in found}
-    ids = texts(body, "ids")
+    ids = body["ids"]
     for each in ids:
         if each not in known:
             raise AdminError(404, f"there is no dead letter {each[:80]!r}")
@@ -101,10 +99,10 @@ async def forget_dead(request: web.Request) -> web.Response:
 
 
 ROUTES: tuple[Route, ...] = (
-    ("GET", f"{BASE}/census", audit),
-    ("POST", f"{BASE}/census/repair", repair_orphans),
-    ("GET", f"{BASE}/dlq", list_dead),
-    ("POST", f"{BASE}/dlq/retry", retry),
-    ("POST", f"{BASE}/dlq/forget", forget_dead),
-    ("GET", f"{BASE}/{{ledger}}", describe),
+    Route(operations.AUDIT, audit),
+    Route(operations.REPAIR, repair_orphans),
+    Route(operations.DEAD, list_dead),
+    Route(operations.RETRY_DEAD, retry),
+    Route(operations.FORGET_DEAD, forget_dead),
+    Route(operations.GET, describe),
 )

@@ -10,22 +10,23 @@ supports GET (204 if the policy isn't set), PUT or POST, and DELETE. The cluster
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 from aiohttp import web
 
 from velaray.actors.catalog.policies import POLICIES, Level, policy_at
+from velaray.admin.binding import Route, given
 from velaray.admin.http import (
-    PREFIX,
-    Route,
     answer,
     ask_catalog,
     done,
-    flag,
     json_body,
     users_namespace_of,
     whole_topic_of,
 )
 from velaray.broker.catalog import messages as m
+from velaray.client.admin import namespaces as operations
+from velaray.client.admin.operations import APPLIED, Operation
 
 Scope = tuple[str | None, str | None]
 """A topic or a namespace; neither: the cluster."""
@@ -48,7 +49,7 @@ def _name(request: web.Request, scope: Scope) -> str:
 async def read_all(request: web.Request) -> web.Response:
     """Every policy that is set at this level; with ``applied`` every effective one."""
     scope = _scope(request)
-    if flag(request, "applied"):
+    if given(request, APPLIED):
         return answer(await ask_catalog(request, m.Policies(*scope, list(POLICIES))))
     return answer(await ask_catalog(request, m.Policies(*scope)))
 
@@ -84,20 +85,16 @@ async def remove_all(request: web.Request) -> web.Response:
     return done()
 
 
-_TOPICS = f"{PREFIX}/persistent/{{tenant}}/{{namespace}}/{{topic}}/policies"
+def _routes() -> Iterator[Route]:
+    for at in operations.LEVELS.values():
+        yield Route(at.all, read_all)
+        yield Route(at.get, read)
+        yield Route(at.set(), change)
+        yield Route(at.set("POST"), change)
+        yield Route(at.remove, remove)
 
 
-def _routes() -> list[Route]:
-    routes: list[Route] = []
-    for base in (
-        f"{PREFIX}/policies",
-        f"{PREFIX}/namespaces/{{tenant}}/{{namespace}}/policies",
-        _TOPICS,
-    ):
-        one = f"{base}/{{policy}}"
-        routes += [("GET", base, read_all), ("GET", one, read), ("DELETE", one, remove)]
-        routes += [("PUT", one, change), ("POST", one, change)]
-    return routes
-
-
-ROUTES: tuple[Route, ...] = (*_routes(), ("DELETE", _TOPICS, remove_all))
+ROUTES: tuple[Route, ...] = (
+    *_routes(),
+    Route(Operation("DELETE", f"{operations.TOPIC}/policies"), remove_all),
+)

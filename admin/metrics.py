@@ -22,8 +22,10 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from velaray.admin.http import Route, actor_system_of
+from velaray.admin.binding import Route
+from velaray.admin.http import actor_system_of
 from velaray.broker.actor_messages import Metrics
+from velaray.client.admin.operations import TEXT, Operation
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.topology.host_control import HostControl, HostStatus
 from velaray.topology.metrics import METRICS, Kind, Labels, Sample
@@ -122,4 +124,6 @@ async def metrics(request: web.Request) -> web.Response:
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
-ROUTES: tuple[Route, ...] = (("GET", "/metrics", metrics),)
+ROUTES: tuple[Route, ...] = (
+    Route(Operation("GET", "/metrics", answers={200: str}, content=TEXT), metrics),
+)

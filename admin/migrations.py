@@ -7,25 +7,26 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NotRequired
 
 from aiohttp import web
+from typing_extensions import TypedDict
 
 from velaray.actors.catalog.state import Progress
+from velaray.admin.binding import Route, body_of, given
 from velaray.admin.clusters import read_progress
 from velaray.admin.http import (
-    PREFIX,
     AdminError,
-    Route,
     actor_system_of,
     answer,
     ask_catalog,
     done,
-    object_body,
 )
 from velaray.broker.catalog import messages as m
-from velaray.events.ids import INT64_MAX, check_name
+from velaray.client.admin import migrations as operations
+from velaray.client.admin.operations import V2, AnyObject, Operation, Whole, reads
+from velaray.events.ids import check_name
 from velaray.geo.tenant_migration import migration_target_steps
 from velaray.geo.tenant_migration.failover import fail_over, received
 from velaray.geo.tenant_migration.migration_checks import begin, examine
@@ -35,29 +36,19 @@ def _tenant(request: web.Request) -> str:
     return check_name("tenant", request.match_info["tenant"])
 
 
-def _field(body: Mapping[str, Any], name: str, kind: type, default: Any = None) -> Any:
-    """A field of the body of this type. Raises `AdminError`."""
-    value = body.get(name, default)
-    in_range = not isinstance(value, int) or 0 <= value <= INT64_MAX
-    if type(value) is not kind or not in_range:
-        words = {str: "a text", int: "a whole number", bool: "true or false"}
-        raise AdminError(400, f"{name} must be {words.get(kind, kind.__name__)}, not {value!r}")
-    return value
-
-
 # -- for operators ---------------------------------------------------------------------
 
 
 async def begin_migration(request: web.Request) -> web.Response:
     """Start a tenant's migration or (``dryRun``) check it; the answer lists what migrates."""
-    body = await object_body(request)
+    body = body_of(request)
     asked = m.MayBeginMigration(
         _tenant(request),
-        _field(body, "target", str),
-        read_progress(_field(body, "progress", str, str(Progress.EXACT))),
-        _field(body, "maxLag", int, m.MAX_LAG),
+        body["target"],
+        read_progress(body.get("progress", Progress.EXACT)),
+        body.get("maxLag", m.MAX_LAG),
     )
-    if _field(body, "dryRun", bool, False):
+    if body.get("dryRun", False):
         return answer((await examine(actor_system_of(request), asked)).as_json())
     await begin(actor_system_of(request), asked)
     return await get_migration(request)
@@ -75,7 +66,7 @@ async def list_migrations(request: web.Request) -> web.Response:
 
 async def roll_back_migration(request: web.Request) -> web.Response:
     """Roll a migration back; 409 once its move is decided."""
-    why = request.query.get("why", "asked to")[:500]
+    why = given(request, operations.WHY)[:500]
     await ask_catalog(request, m.RollBackMigration(_tenant(request), why))
     return await get_migration(request)
 
@@ -85,17 +76,14 @@ async def fail_over_tenant(request: web.Request) -> web.Response:
 
     The answer says what may be missing and what may be delivered again.
     """
-    body = await object_body(request)
-    lost = _field(body, "lost", str, "") or None
+    lost = body_of(request).get("lost") or None
     return answer(await fail_over(actor_system_of(request), _tenant(request), lost))
 
 
 async def get_received(request: web.Request) -> web.Response:
     """The entries that a tenant's partition has received, by the other cluster's positions."""
-    topic = request.query.get("topic", "")
-    found = await received(
-        actor_system_of(request), _tenant(request), topic, request.query["cluster"]
-    )
+    topic, cluster = given(request, operations.TOPIC), given(request, operations.CLUSTER)
+    found = await received(actor_system_of(request), _tenant(request), topic, cluster)
     parts = {
         name: [base64.b64encode(part).decode() for part in each]
         for name, each in found["subscriptions"].items()
@@ -113,27 +101,25 @@ async def look_at_incoming(request: web.Request) -> web.Response:
 
 async def take_step(request: web.Request) -> web.Response:
     """One step of a migration to this cluster; 409 if it isn't expected now."""
-    body = await object_body(request)
-    args = {**body, **{name: _field(body, name, kind) for name, kind in _WHO.items()}}
-    for name, kind in _ARGUMENTS.get(request.match_info["step"], {}).items():
-        args[name] = _field(body, name, kind)
+    args, step = dict(body_of(request)), request.match_info["step"]
+    for name in _NEEDED.get(step, ()):
+        if name not in args:
+            raise AdminError(400, f"{name} is missing")
     if "parts" in args:
         args["parts"] = [_decoded(part) for part in args["parts"]]
-    step = request.match_info["step"]
     found = await migration_target_steps.take(
         actor_system_of(request), _tenant(request), step, args
     )
     return done() if found is None else answer(found)
 
 
-_WHO: Mapping[str, type] = {"source": str, "migration": int}
-_ARGUMENTS: Mapping[str, Mapping[str, type]] = {
-    "newest": {"topics": list},
-    "settle": {"topics": list},
-    "progress": {"topic": str, "parts": list},
-    "producers": {"topic": str, "rows": list},
-    "terminate": {"topic": str},
-    "end": {"stays": bool, "found": list},
+_NEEDED: Mapping[str, Sequence[str]] = {
+    "newest": ("topics",),
+    "settle": ("topics",),
+    "progress": ("topic", "parts"),
+    "producers": ("topic", "rows"),
+    "terminate": ("topic",),
+    "end": ("stays", "found"),
 }
 
 
@@ -144,17 +130,32 @@ def _decoded(part: Any) -> bytes:
         raise AdminError(400, f"a part of progress isn't base64: {error}") from error
 
 
-_MIGRATIONS = f"{PREFIX}/velaray/migrations"
-_FAILOVER = f"{PREFIX}/velaray/failovers/{{tenant}}"
-_INCOMING = f"{PREFIX}/velaray/arrivals/{{tenant}}"
+class MigrationStep(TypedDict):
+    """A step of a migration; which fields it needs depends on the step."""
+
+    source: str
+    migration: Whole
+    topic: NotRequired[str]
+    topics: NotRequired[list[Any]]
+    parts: NotRequired[list[Any]]
+    rows: NotRequired[list[Any]]
+    stays: NotRequired[bool]
+    found: NotRequired[list[Any]]
+
+
+_INCOMING = f"{V2}/velaray/arrivals/{{tenant}}"
+_STEP_ANSWERS = {200: Any, 204: None}
 
 ROUTES: tuple[Route, ...] = (
-    ("GET", _MIGRATIONS, list_migrations),
-    ("POST", f"{_MIGRATIONS}/{{tenant}}", begin_migration),
-    ("GET", f"{_MIGRATIONS}/{{tenant}}", get_migration),
-    ("DELETE", f"{_MIGRATIONS}/{{tenant}}", roll_back_migration),
-    ("POST", _FAILOVER, fail_over_tenant),
-    ("GET", f"{_FAILOVER}/received", get_received),
-    ("GET", _INCOMING, look_at_incoming),
-    ("POST", f"{_INCOMING}/{{step}}", take_step),
+    Route(operations.LIST, list_migrations),
+    Route(operations.START, begin_migration),
+    Route(operations.GET, get_migration),
+    Route(operations.ROLL_BACK, roll_back_migration),
+    Route(operations.FAIL_OVER, fail_over_tenant),
+    Route(operations.RECEIVED, get_received),
+    Route(reads(_INCOMING, AnyObject), look_at_incoming),
+    Route(
+        Operation("POST", f"{_INCOMING}/{{step}}", body=MigrationStep, answers=_STEP_ANSWERS),
+        take_step,
+    ),
 )

@@ -6,29 +6,29 @@ Every namespace has one bundle; routes of bundles accept only its range.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from aiohttp import web
+from typing_extensions import TypedDict
 
+from velaray.admin.binding import Route, body_of
 from velaray.admin.http import (
-    PREFIX,
     AdminError,
     Handler,
-    Route,
     actor_system_of,
     answer,
     ask_catalog,
     done,
-    json_body,
     namespace_of,
-    properties,
     users_namespace_of,
 )
 from velaray.admin.policies import QUOTA_LOCK
 from velaray.admin.topic_reads import WHOLE_RANGE
 from velaray.broker.catalog import messages as m
 from velaray.broker.partition.messages import DeleteSubscription, SkipTo, Subscriptions
+from velaray.client.admin import namespaces as operations
+from velaray.client.admin.operations import TEXT, AnyObject, Operation, Texts, reads
 from velaray.events.ids import ActorKey, TopicName, check_local_name
 from velaray.topology.fan_out import each
 from velaray.wire.replication import REPLICATOR_PREFIX
@@ -138,7 +138,7 @@ async def get_properties(request: web.Request) -> web.Response:
 
 async def add_properties(request: web.Request) -> web.Response:
     """Set the properties of the body; the others stay."""
-    given = properties(await json_body(request))
+    given = body_of(request)
     return await _change_properties(request, lambda own: own.update(given))
 
 
@@ -165,25 +165,42 @@ async def remove_property(request: web.Request) -> web.Response:
     return await _change_properties(request, lambda own: own.pop(key, None))
 
 
-_NAMESPACE = f"{PREFIX}/namespaces/{{tenant}}/{{namespace}}"
+class Bundles(TypedDict):
+    """The bundles of a namespace."""
+
+    boundaries: list[str]
+    numBundles: int
+
+
+_NAMESPACE = operations.NAMESPACE
 _BUNDLE = f"{_NAMESPACE}/{{bundle}}"
-_ACTIONS: tuple[Route, ...] = (
+_ACTIONS: tuple[tuple[str, str, Handler], ...] = (
     ("PUT", "unload", unload),
     ("POST", "clearBacklog", clear_backlog),
     ("POST", "clearBacklog/{subscription}", clear_backlog),
     ("POST", "unsubscribe/{subscription}", unsubscribe),
 )
+_PROPERTIES_PATH = f"{_NAMESPACE}/properties"
+_PROPERTY = f"{_NAMESPACE}/property/{{key}}"
+_ONE_TEXT = {200: str, 204: None}
+
+
+def _actions() -> Iterator[Route]:
+    for method, path, handler in _ACTIONS:
+        yield Route(Operation(method, f"{_NAMESPACE}/{path}"), handler)
+        of_bundle = Operation(method, f"{_BUNDLE}/{path}")
+        yield Route(of_bundle, _of_bundle(handler), handler.__doc__ or "")
+
 
 ROUTES: tuple[Route, ...] = (
-    ("GET", f"{_NAMESPACE}/bundles", bundles),
-    *((method, f"{_NAMESPACE}/{path}", handler) for method, path, handler in _ACTIONS),
-    *((method, f"{_BUNDLE}/{path}", _of_bundle(handler)) for method, path, handler in _ACTIONS),
-    ("GET", f"{_NAMESPACE}/permissions", permissions),
-    ("GET", f"{_NAMESPACE}/permissions/subscription", permissions),
-    ("GET", f"{_NAMESPACE}/properties", get_properties),
-    ("PUT", f"{_NAMESPACE}/properties", add_properties),
-    ("DELETE", f"{_NAMESPACE}/properties", clear_properties),
-    ("GET", f"{_NAMESPACE}/property/{{key}}", get_property),
-    ("PUT", f"{_NAMESPACE}/property/{{key}}/{{value}}", set_property),
-    ("DELETE", f"{_NAMESPACE}/property/{{key}}", remove_property),
+    Route(reads(f"{_NAMESPACE}/bundles", Bundles), bundles),
+    *_actions(),
+    Route(reads(f"{_NAMESPACE}/permissions", AnyObject), permissions),
+    Route(reads(f"{_NAMESPACE}/permissions/subscription", AnyObject), permissions),
+    Route(reads(_PROPERTIES_PATH, Texts), get_properties),
+    Route(Operation("PUT", _PROPERTIES_PATH, body=Texts), add_properties),
+    Route(Operation("DELETE", _PROPERTIES_PATH), clear_properties),
+    Route(Operation("GET", _PROPERTY, answers=_ONE_TEXT, content=TEXT), get_property),
+    Route(Operation("PUT", f"{_PROPERTY}/{{value}}"), set_property),
+    Route(Operation("DELETE", _PROPERTY, answers=_ONE_TEXT, content=TEXT), remove_property),
 )

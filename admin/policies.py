@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Annotated, Any
 
 from aiohttp import web
+from pydantic import WithJsonSchema
 
-from velaray.actors.catalog.policies import POLICIES, SUBSCRIPTION_RATES, Level
+from velaray.actors.catalog.policies import POLICIES, SUBSCRIPTION_RATES, Level, Policy
+from velaray.admin.binding import Route, body_of, given
 from velaray.admin.http import (
-    PREFIX,
     AdminError,
     Handler,
-    Route,
     answer,
     ask_catalog,
     done,
-    flag,
     json_body,
     users_namespace_of,
     whole_topic_of,
@@ -30,10 +31,27 @@ from velaray.admin.http import (
 from velaray.broker.catalog import messages as m
 from velaray.broker.catalog.pulsar_policies import QUOTA, TOPIC_PATHS
 from velaray.broker.schema_registry.schema_calls import STRATEGY
+from velaray.client.admin.namespaces import (
+    NAMESPACE,
+    TOPIC,
+    get_policy,
+    remove_policy,
+    set_policy,
+)
+from velaray.client.admin.operations import APPLIED, AnyObject, Operation, Parameter, reads
 
 QUOTA_LOCK = web.AppKey("quota_lock", asyncio.Lock)
 """Held while one entry of a policy that has several is changed."""
 _BY_ENTRY = (QUOTA, SUBSCRIPTION_RATES, "properties")
+QUOTA_TYPE = Parameter(
+    "backlogQuotaType", str, "destination_storage", "destination_storage or message_age."
+)
+
+
+def described(policy: Policy) -> Any:
+    """The type of a policy's value in the description. The catalog checks values."""
+    return Annotated[Any, WithJsonSchema(policy.type.schema())]
+
 
 # -- sub-resources -----------------------------------------------------------------
 
@@ -50,7 +68,7 @@ async def _own(request: web.Request, name: str) -> Any:
 
 
 async def _read(request: web.Request, name: str) -> Any:
-    if not flag(request, "applied"):
+    if not given(request, APPLIED):
         return await _own(request, name)
     found = await ask_catalog(request, m.Policies(*_scope(request), [name]))
     return found[name]
@@ -71,7 +89,7 @@ def _handlers(name: str) -> tuple[Handler, Handler, Handler]:
     async def change(request: web.Request) -> web.Response:
         value = await json_body(request)
         if value is None and not (await request.text()).strip():
-            value = _in_query(request, name)
+            value = _from_query(request, name)
         if value in (None, "", "UNDEFINED"):  # not set here: the wider level applies
             return await remove(request)
         await _set(request, name, value)
@@ -84,9 +102,13 @@ def _handlers(name: str) -> tuple[Handler, Handler, Handler]:
     return read, change, remove
 
 
-def _in_query(request: web.Request, name: str) -> Any:
-    """A value from a query parameter: Pulsar's tools send a topic's messageTTL this way."""
-    text = request.query.get(name)
+def _in_query(name: str) -> Parameter[str | None]:
+    """A policy's value as a query parameter: Pulsar's tools send a topic's messageTTL this way."""
+    return Parameter(name, str, None, "The value, if there is no body.")
+
+
+def _from_query(request: web.Request, name: str) -> Any:
+    text = given(request, _in_query(name))
     if text is None:
         raise AdminError(400, f"give the value of {name} as the body")
     try:
@@ -119,11 +141,11 @@ async def _older_name(request: web.Request) -> web.Response:
 
 async def _set_by_older_name(request: web.Request) -> web.Response:
     """Set the schema strategy of a namespace by its older path."""
-    given = await json_body(request)
-    if not isinstance(given, str) or given not in _OLDER_NAMES:
+    name = body_of(request)
+    if name not in _OLDER_NAMES:
         names = ", ".join(_OLDER_NAMES)
-        raise AdminError(422, f"the strategy must be one of {names}, not {str(given)[:40]!r}")
-    await _set(request, _STRATEGY, _OLDER_NAMES[given])
+        raise AdminError(422, f"the strategy must be one of {names}, not {name[:40]!r}")
+    await _set(request, _STRATEGY, _OLDER_NAMES[name])
     return done()
 
 
@@ -131,11 +153,13 @@ async def _set_by_older_name(request: web.Request) -> web.Response:
 
 
 async def _quotas(request: web.Request) -> web.Response:
+    """The backlog quotas by type."""
     return answer(await _read(request, QUOTA) or {})
 
 
 async def _set_quota(request: web.Request) -> web.Response:
-    quota = await json_body(request)
+    """Set the backlog quota of one type."""
+    quota = body_of(request)
     async with request.app[QUOTA_LOCK]:
         quotas = await _own(request, QUOTA) or {}
         await _set(request, QUOTA, {**quotas, _quota_type(request): quota})
@@ -143,6 +167,7 @@ async def _set_quota(request: web.Request) -> web.Response:
 
 
 async def _remove_quota(request: web.Request) -> web.Response:
+    """Remove the backlog quota of one type."""
     async with request.app[QUOTA_LOCK]:
         quotas = await _own(request, QUOTA) or {}
         quotas.pop(_quota_type(request), None)
@@ -154,34 +179,35 @@ async def _remove_quota(request: web.Request) -> web.Response:
 
 
 def _quota_type(request: web.Request) -> str:
-    return request.query.get("backlogQuotaType", "destination_storage")
+    return given(request, QUOTA_TYPE)
 
 
-def _routes() -> list[Route]:
-    routes: list[Route] = []
-    for level, base in (
-        (Level.NAMESPACE, f"{PREFIX}/namespaces/{{tenant}}/{{namespace}}"),
-        (Level.TOPIC, f"{PREFIX}/persistent/{{tenant}}/{{namespace}}/{{topic}}"),
-    ):
-        routes += [
-            ("GET", f"{base}/backlogQuotaMap", _quotas),
-            ("POST", f"{base}/backlogQuota", _set_quota),
-            ("DELETE", f"{base}/backlogQuota", _remove_quota),
-        ]
+def _routes() -> Iterator[Route]:
+    for level, base in ((Level.NAMESPACE, NAMESPACE), (Level.TOPIC, TOPIC)):
+        quota = f"{base}/backlogQuota"
+        yield Route(reads(f"{base}/backlogQuotaMap", AnyObject, APPLIED), _quotas)
+        yield Route(Operation("POST", quota, (QUOTA_TYPE,), body=AnyObject), _set_quota)
+        yield Route(Operation("DELETE", quota, (QUOTA_TYPE,)), _remove_quota)
         for name, policy in POLICIES.items():
             if level not in policy.levels or name in _BY_ENTRY:
                 continue
-            path = f"{base}/{TOPIC_PATHS.get(name, name) if level is Level.TOPIC else name}"
+            path = TOPIC_PATHS.get(name, name) if level is Level.TOPIC else name
             read, change, remove = _handlers(name)
-            routes += [("GET", path, read), ("PUT", path, change), ("POST", path, change)]
-            routes.append(("DELETE", path, remove))
-    return routes
+            about = f"the policy {name} of a {str(level.name).lower()}: {policy.description}"
+            value, kind = _in_query(name), described(policy)
+            found = str if name == STRATEGY else kind  # or UNDEFINED
+            getting = replace(get_policy(base, path), answers={200: found, 204: None})
+            yield Route(getting, read, f"Read {about}")
+            for method in ("PUT", "POST"):
+                setting = replace(set_policy(base, path, method), query=(value,), body=kind)
+                yield Route(setting, change, f"Set {about}")
+            yield Route(remove_policy(base, path), remove, f"Remove {about}")
 
 
-_OLDER = f"{PREFIX}/namespaces/{{tenant}}/{{namespace}}/schemaAutoUpdateCompatibilityStrategy"
+_OLDER = f"{NAMESPACE}/schemaAutoUpdateCompatibilityStrategy"
 
 ROUTES: tuple[Route, ...] = (
     *_routes(),
-    ("GET", _OLDER, _older_name),
-    ("PUT", _OLDER, _set_by_older_name),
+    Route(reads(_OLDER, str | None), _older_name),
+    Route(Operation("PUT", _OLDER, body=str), _set_by_older_name),
 )

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from velaray.admin.binding import Route, body_of, given
 from velaray.admin.http import (
-    PREFIX,
     AdminError,
-    Route,
     actor_system_of,
     answer,
-    flag,
-    object_body,
 )
+from velaray.client.admin import migrations as operations
 from velaray.events.ids import check_name
 from velaray.geo.inbound.pulsar_import import finish, statuses, take_over
 
@@ -26,12 +24,8 @@ async def begin_pull(request: web.Request) -> web.Response:
 
     With ``dryRun`` the answer lists what would be created, and nothing changes.
     """
-    body = await object_body(request)
-    cluster, dry_run = body.get("cluster"), body.get("dryRun", False)
-    if not isinstance(cluster, str) or not cluster:
-        raise AdminError(400, "cluster must name a cluster")
-    if not isinstance(dry_run, bool):
-        raise AdminError(400, "dryRun must be true or false")
+    body = body_of(request)
+    cluster, dry_run = body["cluster"], body.get("dryRun", False)
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     own = token.strip() if scheme.lower() == "bearer" else None
     actor_system = actor_system_of(request)
@@ -46,18 +40,16 @@ async def show_pulls(request: web.Request) -> web.Response:
 
 async def end_pull(request: web.Request) -> web.Response:
     """Stop pulling from ``cluster``; 409 while entries are missing here, unless ``force``."""
-    cluster = request.query.get("cluster", "")
+    cluster = given(request, operations.CLUSTER)
     if not cluster:
         raise AdminError(400, "query parameter cluster must name a cluster")
-    force = flag(request, "force")
+    force = given(request, operations.UNFINISHED)
     report = await finish(actor_system_of(request), _tenant(request), cluster, force=force)
     return answer(report.as_json())
 
 
-_PULLS = f"{PREFIX}/velaray/pulls/{{tenant}}"
-
 ROUTES: tuple[Route, ...] = (
-    ("POST", _PULLS, begin_pull),
-    ("GET", _PULLS, show_pulls),
-    ("DELETE", _PULLS, end_pull),
+    Route(operations.START_PULL, begin_pull),
+    Route(operations.PULLS, show_pulls),
+    Route(operations.FINISH_PULL, end_pull),
 )

@@ -9,13 +9,14 @@ from typing import Any
 
 from aiohttp import web
 
-from velaray.admin.http import Route, actor_system_of, answer, ask_catalog, object_body
+from velaray.admin.binding import Route, body_of, given
+from velaray.admin.http import actor_system_of, answer, ask_catalog
 from velaray.broker.catalog.messages import Topic
+from velaray.client.admin import clusters as operations
 from velaray.events.ids import ActorKey, ActorKind, TopicName
 from velaray.geo.replication.messages import GiveUpForeign, Replication, SettleForeign
 from velaray.topology.fan_out import each
 
-BASE = "/admin/v3/replication"
 SURVEY_S = 10.0
 
 
@@ -25,11 +26,11 @@ async def status(request: web.Request) -> web.Response:
     A namespace or the cluster lists only running partitions: passivated ones have nothing to
     replicate. The answer has one row for each partition and remote cluster.
     """
-    topic = request.query.get("topic")
+    topic = given(request, operations.OF_TOPIC)
     if topic is not None:
         found = await _of_topic(request, TopicName.parse(topic))
     else:
-        found = await _of_all(request, request.query.get("namespace"))
+        found = await _of_all(request, given(request, operations.OF_NAMESPACE))
     return answer(
         [
             {"topic": str(key.topic_name), "cluster": cluster, **facts}
@@ -70,11 +71,8 @@ async def give_up(request: web.Request) -> web.Response:
     The answer has one row for each partition: how many transactions were given up, and how many
     were released.
     """
-    body = await object_body(request)
-    cluster, topics = body.get("cluster"), body.get("topics")
-    if not isinstance(cluster, str) or not isinstance(topics, list):
-        raise web.HTTPBadRequest(text='{"cluster": ..., "topics": [...]} is needed')
-    names = [TopicName.parse(str(topic)) for topic in topics]
+    cluster, topics = body_of(request)["cluster"], body_of(request)["topics"]
+    names = [TopicName.parse(topic) for topic in topics]
     keys = [key for name in names for key in await _keys(request, name)]
     actor_system = actor_system_of(request)
     # Release complete transactions first: a passivated partition may not have reported them yet.
@@ -85,6 +83,6 @@ async def give_up(request: web.Request) -> web.Response:
 
 
 ROUTES: tuple[Route, ...] = (
-    ("GET", BASE, status),
-    ("POST", f"{BASE}/give-up", give_up),
+    Route(operations.REPLICATION, status),
+    Route(operations.GIVE_UP, give_up),
 )

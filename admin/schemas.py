@@ -6,21 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
+from typing_extensions import TypedDict
 
 from velaray.actors.machine import Reason
+from velaray.admin.binding import Route, body_of, given
 from velaray.admin.http import (
-    PREFIX,
     AdminError,
-    Route,
     actor_system_of,
     answer,
     ask_catalog,
-    flag,
     means_home,
     namespace_of,
     number_in_path,
-    object_body,
-    properties,
     topic_of,
 )
 from velaray.broker.catalog.messages import EnsureTopic, Policies, Topic
@@ -39,6 +36,8 @@ from velaray.broker.schema_registry.schema_calls import (
     schema_policies,
 )
 from velaray.broker.schema_registry.schema_history import versions_at
+from velaray.client.admin import schemas as operations
+from velaray.client.admin.operations import FORCE, Operation, reads
 from velaray.events.ids import ActorKey
 from velaray.schemas import SchemaInfo, SchemaType
 from velaray.schemas.compatibility import Strategy
@@ -49,12 +48,10 @@ from velaray.topology.rpc import RemoteError
 # -- schemas as JSON ---------------------------------------------------------------
 
 
-def _proposed(body: dict[str, Any]) -> SchemaInfo:
-    """The schema in a request's body. Raises `InvalidSchemaError`, `AdminError`."""
-    text = body.get("schema", "")
-    if not isinstance(text, str):
-        raise AdminError(400, "schema must be a text")
-    return info_from_text(body.get("type"), text, properties(body.get("properties")))
+def _proposed(request: web.Request) -> SchemaInfo:
+    """The schema in a request's body. Raises `InvalidSchemaError`."""
+    body = body_of(request)
+    return info_from_text(body["type"], body.get("schema", ""), body.get("properties", {}))
 
 
 def described(found: dict[str, Any]) -> dict[str, Any]:
@@ -95,13 +92,12 @@ async def _policies(request: web.Request, key: ActorKey) -> dict[str, Any]:
 
 def _point_in_time(request: web.Request) -> PointInTime | None:
     """``asOf`` (a time in milliseconds) or ``sequence`` (the number of an event)."""
-    given = [name for name in ("asOf", "sequence") if name in request.query]
-    if not given:
-        return None
-    text = request.query[given[0]]
-    if len(given) > 1 or not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise AdminError(400, "give asOf (milliseconds since 1970) or sequence, a whole number")
-    return PointInTime(at_ms=int(text)) if given == ["asOf"] else PointInTime(sequence=int(text))
+    at_ms, sequence = given(request, operations.AS_OF), given(request, operations.SEQUENCE)
+    if at_ms is not None and sequence is not None:
+        raise AdminError(400, "give asOf (milliseconds since 1970) or sequence, not both")
+    if sequence is not None:
+        return PointInTime(sequence=sequence)
+    return None if at_ms is None else PointInTime(at_ms=at_ms)
 
 
 async def _all(request: web.Request, key: ActorKey, *, gone: bool) -> list[dict[str, Any]]:
@@ -137,7 +133,7 @@ async def read_one(request: web.Request) -> web.Response:
 
 async def read_all(request: web.Request) -> web.Response:
     """Every version that isn't deleted; with ``deleted`` also deleted ones and deletions."""
-    found = await _all(request, await _registry(request), gone=flag(request, "deleted"))
+    found = await _all(request, await _registry(request), gone=given(request, operations.DELETED))
     return answer({"getSchemaResponses": [described(each) for each in found]})
 
 
@@ -162,7 +158,7 @@ async def metadata(request: web.Request) -> web.Response:
 async def find_version(request: web.Request) -> web.Response:
     """The version of the schema in the body; 404 if no current version has this schema."""
     key = await _registry(request)
-    info, actor_system = _proposed(await object_body(request)), actor_system_of(request)
+    info, actor_system = _proposed(request), actor_system_of(request)
     policies = await _policies(request, key)
     validate(info, legacy_json=policies[LEGACY_JSON])
     version = None
@@ -181,9 +177,10 @@ async def check(request: web.Request) -> web.Response:
     """
     key = await _registry(request)
     policies = await _policies(request, key)
-    if "strategy" in request.query:
-        policies[STRATEGY] = _strategy(request.query["strategy"])
-    info, every = _proposed(await object_body(request)), flag(request, "all")
+    strategy = given(request, operations.STRATEGY)
+    if strategy is not None:
+        policies[STRATEGY] = _strategy(strategy)
+    info, every = _proposed(request), given(request, operations.EVERY_VERSION)
     validate(info, legacy_json=policies[LEGACY_JSON])
     problems = []
     if await has_registry(actor_system_of(request), key):
@@ -214,7 +211,7 @@ async def upload(request: web.Request) -> web.Response:
     A topic that doesn't exist is created as for its first producer, by the policy
     autoTopicCreation.
     """
-    proposed = _proposed(await object_body(request))
+    proposed = _proposed(request)
     try:
         key = await _registry(request)
     except RemoteError as error:
@@ -242,21 +239,42 @@ async def _create(request: web.Request, info: SchemaInfo) -> ActorKey:
 async def delete(request: web.Request) -> web.Response:
     """Delete all versions of the schema. ``force`` is recorded and has no further effect."""
     key = await _registry(request)
-    actor_system, forced = actor_system_of(request), flag(request, "force")
+    actor_system, forced = actor_system_of(request), given(request, FORCE)
     latest = await find_schema(actor_system, key, None)
     call = m.Delete(latest["version"], forced)
     return answer({"version": await actor_system.request(key, call)})
 
 
-_SCHEMAS = f"{PREFIX}/schemas/{{tenant}}/{{namespace}}/{{topic}}"
+class VersionMetadata(TypedDict):
+    """A version of a schema without the schema."""
+
+    version: int
+    timestamp: int
+    hash: str
+    deleted: bool
+
+
+class Metadata(TypedDict):
+    """The newest version, and all of them."""
+
+    info: VersionMetadata
+    index: list[VersionMetadata]
+
+
+_FIND_VERSION = Operation(
+    "POST",
+    f"{operations.SCHEMAS}/version",
+    body=operations.ProposedSchema,
+    answers={200: operations.VersionNumber},
+)
 
 ROUTES: tuple[Route, ...] = (
-    ("GET", f"{_SCHEMAS}/schema", read_latest),
-    ("GET", f"{_SCHEMAS}/schema/{{version}}", read_one),
-    ("GET", f"{_SCHEMAS}/schemas", read_all),
-    ("GET", f"{_SCHEMAS}/metadata", metadata),
-    ("POST", f"{_SCHEMAS}/schema", upload),
-    ("DELETE", f"{_SCHEMAS}/schema", delete),
-    ("POST", f"{_SCHEMAS}/version", find_version),
-    ("POST", f"{_SCHEMAS}/compatibility", check),
+    Route(operations.GET_LATEST, read_latest),
+    Route(operations.GET, read_one),
+    Route(operations.LIST, read_all),
+    Route(reads(f"{operations.SCHEMAS}/metadata", Metadata, *operations.POINT_IN_TIME), metadata),
+    Route(operations.UPLOAD, upload),
+    Route(operations.DELETE, delete),
+    Route(_FIND_VERSION, find_version),
+    Route(operations.CHECK, check),
 )

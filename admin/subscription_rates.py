@@ -11,19 +11,18 @@ from typing import Any
 
 from aiohttp import web
 
-from velaray.actors.catalog.policies import SUBSCRIPTION_RATES
+from velaray.actors.catalog.policies import POLICIES, SUBSCRIPTION_RATES
+from velaray.admin.binding import Route, body_of, given
 from velaray.admin.http import (
-    PREFIX,
-    Route,
     answer,
     ask_catalog,
     done,
-    flag,
-    json_body,
     whole_topic_of,
 )
-from velaray.admin.policies import QUOTA_LOCK
+from velaray.admin.policies import QUOTA_LOCK, described
 from velaray.broker.catalog.messages import Policies, RemovePolicy, SetPolicy
+from velaray.client.admin.namespaces import TOPIC
+from velaray.client.admin.operations import APPLIED, Operation
 
 
 async def _rates(request: web.Request) -> dict[str, Any]:
@@ -43,7 +42,7 @@ async def _set(request: web.Request, rates: dict[str, Any]) -> None:
 async def read(request: web.Request) -> web.Response:
     """The subscription's own rate; with ``applied`` the topic's if it has none."""
     found = (await _rates(request)).get(request.match_info["subscription"])
-    if found is None and flag(request, "applied"):
+    if found is None and given(request, APPLIED):
         every = "subscriptionDispatchRate"
         asked = Policies(str(whole_topic_of(request)), None, [every])
         found = (await ask_catalog(request, asked))[every]
@@ -52,7 +51,7 @@ async def read(request: web.Request) -> web.Response:
 
 async def change(request: web.Request) -> web.Response:
     """Set the rate of a subscription, which need not exist yet."""
-    rate = await json_body(request)
+    rate = body_of(request)
     async with request.app[QUOTA_LOCK]:
         rates = await _rates(request)
         await _set(request, {**rates, request.match_info["subscription"]: rate})
@@ -68,10 +67,11 @@ async def remove(request: web.Request) -> web.Response:
     return done()
 
 
-_RATE = f"{PREFIX}/persistent/{{tenant}}/{{namespace}}/{{topic}}/{{subscription}}/dispatchRate"
+_RATE = f"{TOPIC}/{{subscription}}/dispatchRate"
+_Rate = described(POLICIES["subscriptionDispatchRate"])
 
 ROUTES: tuple[Route, ...] = (
-    ("GET", _RATE, read),
-    ("POST", _RATE, change),
-    ("DELETE", _RATE, remove),
+    Route(Operation("GET", _RATE, (APPLIED,), answers={200: _Rate, 204: None}), read),
+    Route(Operation("POST", _RATE, body=_Rate), change),
+    Route(Operation("DELETE", _RATE), remove),
 )

@@ -10,15 +10,15 @@ from functools import partial
 from typing import Any
 
 from aiohttp import web
+from typing_extensions import TypedDict
 
 from velaray.actors.machine import Reason
 from velaray.actors.partition.machine import StartAt
+from velaray.admin.binding import Route, body_of, given
 from velaray.admin.entries import entry_answer, read_message_id
 from velaray.admin.every_partition import change_every
 from velaray.admin.http import (
-    PREFIX,
     AdminError,
-    Route,
     Target,
     actor_system_of,
     answer,
@@ -26,15 +26,13 @@ from velaray.admin.http import (
     done,
     find_single,
     find_target,
-    flag,
-    json_body,
     number_in_path,
-    object_body,
-    properties,
 )
 from velaray.broker.explain import described, history_of
 from velaray.broker.explain_log import with_decision
 from velaray.broker.partition import messages as m
+from velaray.client.admin import subscriptions as operations
+from velaray.client.admin.operations import FORCE, Operation, Texts, reads
 from velaray.events.ids import (
     INT64_MAX,
     ActorKey,
@@ -129,25 +127,24 @@ async def create(request: web.Request) -> web.Response:
     409 if every partition has it. The body may hold ``properties``. ``replicated`` replicates the
     subscription's state to other clusters.
     """
-    name, body = _name(request), await object_body(request)
+    name, body = _name(request), body_of(request)
     target = await find_target(request)
-    given = properties(body.pop("properties", None))
-    if flag(request, "replicated"):
-        given = {**given, REPLICATED_SUBSCRIPTION: "true"}
+    properties = body.pop("properties", {})
+    if given(request, operations.REPLICATED):
+        properties = {**properties, REPLICATED_SUBSCRIPTION: "true"}
     start = read_message_id(body) if body else MessageId.latest
     if all(name in names for names in await _subscriptions(request, target)):
         raise AdminError(409, f"{target.name} has a subscription {name!r}")
-    await ask_each(request, target, m.CreateSubscription(name, _position(target, start), given))
+    await ask_each(
+        request, target, m.CreateSubscription(name, _position(target, start), properties)
+    )
     return done()
 
 
 async def set_replicated(request: web.Request) -> web.Response:
     """Turn replication of a subscription's state on or off: a JSON boolean."""
-    name, replicated = _name(request), await json_body(request)
-    if not isinstance(replicated, bool):
-        raise AdminError(400, "the body must be true or false")
-    holders = await _holders(request, await find_target(request))
-    await _change_holders(request, holders, m.SetReplicated(name, replicated))
+    change = m.SetReplicated(_name(request), body_of(request))
+    await _change_holders(request, await _holders(request, await find_target(request)), change)
     return done()
 
 
@@ -155,14 +152,14 @@ async def replicated(request: web.Request) -> web.Response:
     """Whether a subscription's state is replicated, by partition."""
     found = {}
     for holder in await _holders(request, await find_target(request)):
-        (given,) = await ask_each(request, holder, m.SubscriptionProperties())
-        found[str(holder.name)] = is_replicated(given.get(_name(request), {}))
+        (own,) = await ask_each(request, holder, m.SubscriptionProperties())
+        found[str(holder.name)] = is_replicated(own.get(_name(request), {}))
     return answer(found)
 
 
 async def delete(request: web.Request) -> web.Response:
     """Delete a subscription; 412 while consumers are connected, unless ``force``."""
-    name, force = _name(request), flag(request, "force")
+    name, force = _name(request), given(request, FORCE)
     holders = await _holders(request, await find_target(request))
     if not force:
         await _refuse_if_consumed(request, holders)
@@ -221,7 +218,7 @@ async def reset_to_id(request: web.Request) -> web.Response:
     With ``excluded`` (or ``isExcluded``) the following message becomes the next one. The ids of the
     earliest and the latest message are valid for all partitions.
     """
-    target, body = await find_target(request), await object_body(request)
+    target, body = await find_target(request), body_of(request)
     excluded = _is_excluded(body)
     found = read_message_id(body)
     position = _position(target, found)
@@ -236,10 +233,7 @@ async def reset_to_id(request: web.Request) -> web.Response:
 
 def _is_excluded(body: dict[str, Any]) -> bool:
     """The flag ``excluded`` (Pulsar's tools) or ``isExcluded`` (Pulsar's documentation)."""
-    given = [body[name] for name in ("excluded", "isExcluded") if body.get(name) is not None]
-    if not all(isinstance(each, bool) for each in given):
-        raise AdminError(400, "excluded must be true or false")
-    return any(given)
+    return bool(body.get("excluded") or body.get("isExcluded"))
 
 
 async def skip(request: web.Request) -> web.Response:
@@ -279,7 +273,7 @@ async def expire(request: web.Request) -> web.Response:
 async def expire_to_id(request: web.Request) -> web.Response:
     """Acknowledge everything up to the message id of the body, or (``excluded``) before it."""
     target = await find_single(request, "expiring up to a message id")
-    body = await object_body(request)
+    body = body_of(request)
     found = read_message_id(body)
     position = found.ledger_id, found.entry_id + (not _is_excluded(body))
     await ask_each(request, target, m.SkipTo(_name(request), position=position))
@@ -289,7 +283,7 @@ async def expire_to_id(request: web.Request) -> web.Response:
 async def analyze_backlog(request: web.Request) -> web.Response:
     """Count a subscription's un-acknowledged entries and messages by reading them."""
     target = await find_single(request, "analyzing a backlog")
-    body = await object_body(request)
+    body = body_of(request)
     position = None
     if body:
         found = read_message_id(body)
@@ -320,11 +314,11 @@ async def get_properties(request: web.Request) -> web.Response:
 
 async def set_properties(request: web.Request) -> web.Response:
     """Replace the properties of a subscription."""
-    given = properties(await json_body(request))
-    if REPLICATED_SUBSCRIPTION in given:
+    properties = body_of(request)
+    if REPLICATED_SUBSCRIPTION in properties:
         raise AdminError(422, f"{REPLICATED_SUBSCRIPTION} is set by replicatedSubscriptionStatus")
     for holder in await _holders(request, await find_target(request)):
-        await ask_each(request, holder, m.SetProperties(_name(request), given))
+        await ask_each(request, holder, m.SetProperties(_name(request), properties))
     return done()
 
 
@@ -348,16 +342,12 @@ async def expire_all(request: web.Request) -> web.Response:
 
 def _point_in_time(request: web.Request) -> dict[str, int]:
     """The query parameters ``event`` or ``time``. Raises `AdminError`."""
-    found = {}
-    for name, field in (("event", "sequence"), ("time", "at_ms")):
-        text = request.query.get(name)
-        if text is not None:
-            if not (text.isascii() and text.isdigit() and int(text) <= INT64_MAX):
-                raise AdminError(400, f"{name} must be a whole number, not {text[:40]!r}")
-            found[field] = int(text)
-    if len(found) == 2:
+    event, since = given(request, operations.EVENT), given(request, operations.SINCE)
+    if event is not None and since is not None:
         raise AdminError(400, "give event or time, not both")
-    return found
+    if event is not None:
+        return {"sequence": event}
+    return {} if since is None else {"at_ms": since}
 
 
 async def _plans(request: web.Request) -> dict[str, dict[str, Any]]:
@@ -448,28 +438,46 @@ async def peek(request: web.Request) -> web.Response:
     return entry_answer(found)
 
 
-_TOPIC = f"{PREFIX}/persistent/{{tenant}}/{{namespace}}/{{topic}}"
-_ONE = f"{_TOPIC}/subscription/{{subscription}}"
+class Backlog(TypedDict):
+    """The unacknowledged entries and messages of a subscription, in Pulsar's form."""
+
+    entries: int
+    messages: int
+    filterAcceptedEntries: int
+    filterAcceptedMessages: int
+    filterRejectedEntries: int
+    filterRejectedMessages: int
+    filterRescheduledEntries: int
+    filterRescheduledMessages: int
+    aborted: bool
+
+
+_ONE = operations.SUBSCRIPTION
+_PROPERTIES = f"{_ONE}/properties"
+_REPLICATED = f"{_ONE}/replicatedSubscriptionStatus"
+_ANALYZE = Operation(
+    "POST", f"{_ONE}/analyzeBacklog", body=operations.MessageIdBody, answers={200: Backlog}
+)
 
 ROUTES: tuple[Route, ...] = (
-    ("GET", f"{_TOPIC}/subscriptions", list_subscriptions),
-    ("PUT", _ONE, create),
-    ("DELETE", _ONE, delete),
-    ("GET", f"{_ONE}/describe", describe),
-    ("GET", f"{_ONE}/why/{{message}}", explain),
-    ("GET", f"{_ONE}/undo", preview_undo),
-    ("POST", f"{_ONE}/undo", undo),
-    ("POST", f"{_ONE}/resetcursor", reset_to_id),
-    ("POST", f"{_ONE}/resetcursor/{{timestamp}}", reset_to_time),
-    ("POST", f"{_ONE}/skip/{{count}}", skip),
-    ("POST", f"{_ONE}/skip_all", skip_all),
-    ("POST", f"{_ONE}/expireMessages/{{seconds}}", expire),
-    ("POST", f"{_ONE}/expireMessages", expire_to_id),
-    ("POST", f"{_ONE}/analyzeBacklog", analyze_backlog),
-    ("GET", f"{_ONE}/properties", get_properties),
-    ("PUT", f"{_ONE}/properties", set_properties),
-    ("POST", f"{_TOPIC}/all_subscription/expireMessages/{{seconds}}", expire_all),
-    ("GET", f"{_ONE}/position/{{position}}", peek),
-    ("GET", f"{_ONE}/replicatedSubscriptionStatus", replicated),
-    ("POST", f"{_ONE}/replicatedSubscriptionStatus", set_replicated),
+    Route(operations.LIST, list_subscriptions),
+    Route(operations.CREATE, create),
+    Route(operations.DELETE, delete),
+    Route(operations.DESCRIBE, describe),
+    Route(operations.EXPLAIN, explain),
+    Route(operations.PREVIEW_UNDO, preview_undo),
+    Route(operations.UNDO, undo),
+    Route(operations.SEEK_ID, reset_to_id),
+    Route(operations.SEEK_TIME, reset_to_time),
+    Route(operations.SKIP, skip),
+    Route(operations.SKIP_ALL, skip_all),
+    Route(operations.EXPIRE, expire),
+    Route(Operation("POST", f"{_ONE}/expireMessages", body=operations.Cursor), expire_to_id),
+    Route(_ANALYZE, analyze_backlog),
+    Route(reads(_PROPERTIES, Texts), get_properties),
+    Route(Operation("PUT", _PROPERTIES, body=Texts), set_properties),
+    Route(operations.EXPIRE_ALL, expire_all),
+    Route(operations.PEEK, peek),
+    Route(reads(_REPLICATED, dict[str, bool]), replicated),
+    Route(Operation("POST", _REPLICATED, body=bool), set_replicated),
 )

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from aiohttp import web
+from typing_extensions import TypedDict
 
 from velaray.actors.catalog.clusters import REPLICATION
 from velaray.actors.machine import Reason
+from velaray.admin.binding import Route, body_of, given
 from velaray.admin.http import (
-    PREFIX,
     AdminError,
-    Route,
     actor_system_of,
     answer,
     ask_catalog,
     done,
-    flag,
     means_home,
     namespace_of,
-    object_body,
-    texts,
     topic_of,
 )
 from velaray.admin.unsupported import refusal
@@ -26,8 +23,16 @@ from velaray.broker.catalog import messages as m
 from velaray.broker.catalog.pulsar_policies import as_namespace_document, from_namespace_document
 from velaray.broker.garbage_collection.topic_deletion import delete_namespace as delete_whole
 from velaray.broker.proxy.proxy import Proxy
+from velaray.client.admin import namespaces as of_namespaces
+from velaray.client.admin import tenants as operations
+from velaray.client.admin.operations import FORCE, V2, Parameter, reads
 from velaray.events.ids import check_name
 from velaray.topology.rpc import RemoteError
+
+LISTENER: Parameter[str | None] = Parameter(
+    "listenerName", str, None, "Not supported: name the listener with a pulsar:// service URL."
+)
+MODE = Parameter("mode", str, "PERSISTENT", "PERSISTENT, NON_PERSISTENT or ALL.")
 
 # -- look-ups ----------------------------------------------------------------------
 
@@ -36,7 +41,7 @@ async def lookup(request: web.Request) -> web.Response:
     """The URL that serves a topic partition, which is created if policy allows, and activated."""
     if request.match_info["domain"] != "persistent":
         raise refusal(request, "non-persistent topics")
-    listener = request.query.get("listenerName") or request.headers.get("X-Pulsar-ListenerName")
+    listener = given(request, LISTENER) or request.headers.get("X-Pulsar-ListenerName")
     if listener:
         raise refusal(
             request,
@@ -77,16 +82,16 @@ async def get_tenant(request: web.Request) -> web.Response:
     )
 
 
-async def _tenant(request: web.Request) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+def _tenant(request: web.Request) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     """A tenant's name, its admin roles and its allowed clusters."""
-    body = await object_body(request)
-    roles, allowed = texts(body, "adminRoles"), texts(body, "allowedClusters")
+    body = body_of(request)
+    roles, allowed = body.get("adminRoles", ()), body.get("allowedClusters", ())
     return request.match_info["tenant"], tuple(roles), tuple(allowed)
 
 
 async def create_tenant(request: web.Request) -> web.Response:
     """Create a tenant; 409 if it exists."""
-    create = m.CreateTenant(*await _tenant(request))
+    create = m.CreateTenant(*_tenant(request))
     reply = await ask_catalog(request, create)
     if not reply["changed"]:
         raise AdminError(409, f"tenant {create.tenant} exists")
@@ -95,7 +100,7 @@ async def create_tenant(request: web.Request) -> web.Response:
 
 async def update_tenant(request: web.Request) -> web.Response:
     """Replace a tenant's admin roles and allowed clusters."""
-    await ask_catalog(request, m.UpdateTenant(*await _tenant(request)))
+    await ask_catalog(request, m.UpdateTenant(*_tenant(request)))
     return done()
 
 
@@ -126,8 +131,7 @@ async def create_namespace(request: web.Request) -> web.Response:
     The body is validated first. A crash may leave the namespace without some of its policies.
     """
     namespace = namespace_of(request)
-    body = await object_body(request)
-    policies = from_namespace_document(body, actor_system_of(request).config.name)
+    policies = from_namespace_document(body_of(request), actor_system_of(request).config.name)
     if REPLICATION in policies:
         tenant = request.match_info["tenant"]
         await ask_catalog(request, m.MayReplicate(tenant, policies[REPLICATION]))
@@ -141,14 +145,14 @@ async def create_namespace(request: web.Request) -> web.Response:
 
 async def delete_namespace(request: web.Request) -> web.Response:
     """Delete a namespace; 409 if it has topics, unless ``force`` deletes them too."""
-    force = flag(request, "force")
+    force = given(request, FORCE)
     await delete_whole(actor_system_of(request), namespace_of(request), force=force)
     return done()
 
 
 async def namespace_topics(request: web.Request) -> web.Response:
     """The names of a namespace's topics, with each partition, by ``mode``."""
-    mode = request.query.get("mode", "PERSISTENT").upper()
+    mode = given(request, MODE).upper()
     if mode not in ("PERSISTENT", "NON_PERSISTENT", "ALL"):
         raise AdminError(400, f"mode must be PERSISTENT, NON_PERSISTENT or ALL, not {mode!r}")
     found = await served_topics(request, at_home=means_home(request))
@@ -171,21 +175,31 @@ async def no_topics(request: web.Request) -> web.Response:
     return answer([])
 
 
-_NAMESPACE = f"{PREFIX}/namespaces/{{tenant}}/{{namespace}}"
-_NON_PERSISTENT = f"{PREFIX}/non-persistent/{{tenant}}/{{namespace}}"
+class Located(TypedDict):
+    """The URLs that serve a topic."""
+
+    brokerUrl: str
+    brokerUrlTls: str
+    httpUrl: str
+    httpUrlTls: str
+    nativeUrl: str
+
+
+_LOOKUP = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
+_NON_PERSISTENT = f"{V2}/non-persistent/{{tenant}}/{{namespace}}"
 
 ROUTES: tuple[Route, ...] = (
-    ("GET", "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}", lookup),
-    ("GET", f"{PREFIX}/tenants", list_tenants),
-    ("GET", f"{PREFIX}/tenants/{{tenant}}", get_tenant),
-    ("PUT", f"{PREFIX}/tenants/{{tenant}}", create_tenant),
-    ("POST", f"{PREFIX}/tenants/{{tenant}}", update_tenant),
-    ("DELETE", f"{PREFIX}/tenants/{{tenant}}", delete_tenant),
-    ("GET", f"{PREFIX}/namespaces/{{tenant}}", list_namespaces),
-    ("GET", _NAMESPACE, get_namespace),
-    ("PUT", _NAMESPACE, create_namespace),
-    ("DELETE", _NAMESPACE, delete_namespace),
-    ("GET", f"{_NAMESPACE}/topics", namespace_topics),
-    ("GET", _NON_PERSISTENT, no_topics),
-    ("GET", f"{_NON_PERSISTENT}/partitioned", no_topics),
+    Route(reads(_LOOKUP, Located, LISTENER), lookup),
+    Route(operations.LIST, list_tenants),
+    Route(operations.GET, get_tenant),
+    Route(operations.CREATE, create_tenant),
+    Route(operations.UPDATE, update_tenant),
+    Route(operations.DELETE, delete_tenant),
+    Route(of_namespaces.LIST, list_namespaces),
+    Route(of_namespaces.GET, get_namespace),
+    Route(of_namespaces.CREATE, create_namespace),
+    Route(of_namespaces.DELETE, delete_namespace),
+    Route(reads(f"{of_namespaces.NAMESPACE}/topics", list[str], MODE), namespace_topics),
+    Route(reads(_NON_PERSISTENT, list[str]), no_topics),
+    Route(reads(f"{_NON_PERSISTENT}/partitioned", list[str]), no_topics),
 )

@@ -8,27 +8,37 @@ from __future__ import annotations
 from aiohttp import web
 
 from velaray.actors.machine import Reason
+from velaray.admin.binding import Route, body_of, given
 from velaray.admin.entries import entry_answer, read_message_id
 from velaray.admin.http import (
-    PREFIX,
     AdminError,
-    Route,
     answer,
     ask_each,
     done,
     find_single,
     find_target,
     number_in_path,
-    object_body,
     whole_topic_of,
 )
 from velaray.admin.stats import message_id
 from velaray.broker.partition import messages as m
-from velaray.events.ids import INT64_MAX
+from velaray.client.admin.operations import (
+    BYTES,
+    TEXT,
+    AnyObject,
+    Operation,
+    Parameter,
+    Whole,
+    reads,
+)
+from velaray.client.admin.subscriptions import MessageIdBody
+from velaray.client.admin.topics import TOPIC, Compaction, MessageIdData
 from velaray.topology.rpc import RemoteError
 
 WHOLE_RANGE = "0x00000000_0xffffffff"
 """The range of the single bundle that every namespace has."""
+FROM = Parameter("initialPosition", str, "latest", "Count from the earliest or the latest entry.")
+POSITION = Parameter("messagePosition", Whole, 1, "Which entry, from 1.")
 
 
 async def get_entry(request: web.Request) -> web.Response:
@@ -42,13 +52,13 @@ async def get_entry(request: web.Request) -> web.Response:
 async def examine(request: web.Request) -> web.Response:
     """The n-th entry (``messagePosition``, from 1), counted from the earliest or the latest one."""
     target = await find_single(request, "examining messages")
-    start = request.query.get("initialPosition", "latest")
+    start = given(request, FROM)
     if start not in ("earliest", "latest"):
         raise AdminError(412, f"initialPosition must be earliest or latest, not {start[:40]!r}")
-    text = request.query.get("messagePosition", "1")
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= INT64_MAX):
-        raise AdminError(412, f"messagePosition counts from 1, it can't be {text[:40]!r}")
-    wanted = m.NthEntry(int(text), latest=start == "latest")
+    number = given(request, POSITION)
+    if number < 1:
+        raise AdminError(412, f"messagePosition counts from 1, it can't be {number}")
+    wanted = m.NthEntry(number, latest=start == "latest")
     (found,) = await ask_each(request, target, wanted)
     if found is None:
         raise RemoteError(Reason.NOT_FOUND, f"{target.name} has no messages")
@@ -68,7 +78,7 @@ async def id_at_time(request: web.Request) -> web.Response:
 async def backlog_size(request: web.Request) -> web.Response:
     """The approximate number of bytes from the message id of the body on."""
     target = await find_single(request, "the size of a backlog")
-    found = read_message_id(await object_body(request))
+    found = read_message_id(body_of(request))
     (size,) = await ask_each(request, target, m.BacklogSize((found.ledger_id, found.entry_id)))
     return answer(size)
 
@@ -123,17 +133,35 @@ async def bundle_range(request: web.Request) -> web.Response:
     return web.Response(text=WHOLE_RANGE)
 
 
-_TOPIC = f"{PREFIX}/persistent/{{tenant}}/{{namespace}}/{{topic}}"
+_ENTRY = {200: bytes}
 
 ROUTES: tuple[Route, ...] = (
-    ("GET", f"{_TOPIC}/ledger/{{ledger}}/entry/{{entry}}", get_entry),
-    ("GET", f"{_TOPIC}/examinemessage", examine),
-    ("GET", f"{_TOPIC}/messageid/{{timestamp}}", id_at_time),
-    ("PUT", f"{_TOPIC}/backlogSize", backlog_size),
-    ("GET", f"{_TOPIC}/internal-info", internal_info),
-    ("POST", f"{_TOPIC}/createMissedPartitions", create_missed_partitions),
-    ("POST", f"{_TOPIC}/trim", trim),
-    ("GET", f"{_TOPIC}/offload", offload_status),
-    ("GET", f"{_TOPIC}/permissions", permissions),
-    ("GET", "/lookup/v2/topic/persistent/{tenant}/{namespace}/{topic}/bundle", bundle_range),
+    Route(
+        Operation(
+            "GET", f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", answers=_ENTRY, content=BYTES
+        ),
+        get_entry,
+    ),
+    Route(
+        Operation("GET", f"{TOPIC}/examinemessage", (FROM, POSITION), None, _ENTRY, BYTES), examine
+    ),
+    Route(reads(f"{TOPIC}/messageid/{{timestamp}}", MessageIdData), id_at_time),
+    Route(
+        Operation("PUT", f"{TOPIC}/backlogSize", body=MessageIdBody, answers={200: int}),
+        backlog_size,
+    ),
+    Route(reads(f"{TOPIC}/internal-info", AnyObject), internal_info),
+    Route(Operation("POST", f"{TOPIC}/createMissedPartitions"), create_missed_partitions),
+    Route(Operation("POST", f"{TOPIC}/trim"), trim),
+    Route(reads(f"{TOPIC}/offload", Compaction), offload_status),
+    Route(reads(f"{TOPIC}/permissions", AnyObject), permissions),
+    Route(
+        Operation(
+            "GET",
+            "/lookup/v2/topic/persistent/{tenant}/{namespace}/{topic}/bundle",
+            answers={200: str},
+            content=TEXT,
+        ),
+        bundle_range,
+    ),
 )

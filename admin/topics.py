@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
 
 from velaray.actors.machine import Reason
 from velaray.actors.partition.machine import StartAt
+from velaray.admin.binding import Route, body_of, given
 from velaray.admin.http import (
-    PREFIX,
     AdminError,
-    Route,
     Target,
     actor_system_of,
     answer,
@@ -21,12 +21,8 @@ from velaray.admin.http import (
     done,
     find_single,
     find_target,
-    flag,
-    json_body,
     means_home,
     namespace_of,
-    object_body,
-    properties,
     topic_of,
     whole_topic_of,
 )
@@ -51,6 +47,8 @@ from velaray.broker.partition.messages import (
     Subscriptions,
     Terminate,
 )
+from velaray.client.admin import topics as operations
+from velaray.client.admin.operations import FORCE, Operation, Parameter, Texts, reads
 from velaray.events.ids import ActorKey
 from velaray.journal.errors import NotStored
 from velaray.topology.actor_system import ActorSystem
@@ -59,6 +57,7 @@ from velaray.topology.rpc import RemoteError
 
 SHADOW_SOURCE = "PULSAR.SHADOW_SOURCE"
 """The property with which Pulsar's tools create a shadow topic."""
+KEY: Parameter[str | None] = Parameter("key", str, None, "The name of the property.")
 
 # -- listing -----------------------------------------------------------------------
 
@@ -80,7 +79,7 @@ async def get_partitions(request: web.Request) -> web.Response:
     With ``checkAllowAutoCreation`` a missing topic is created if policy allows.
     """
     name = topic_of(request)
-    create = flag(request, "checkAllowAutoCreation") and not is_systems(name)
+    create = given(request, operations.MAY_CREATE) and not is_systems(name)
     asked = m.EnsureTopic if create else m.Topic
     found = await ask_catalog(request, asked(str(name), means_home(request)))
     return answer({"partitions": found["partitions"] if name.partition < 0 else 0})
@@ -93,37 +92,40 @@ async def get_properties(request: web.Request) -> web.Response:
 
 async def put_properties(request: web.Request) -> web.Response:
     """Set the topic's properties of the body; its other properties stay."""
-    given = properties(await object_body(request))
-    _refuse_shadow(request, given)
-    await _change_properties(request, given)
+    new = body_of(request)
+    _refuse_shadow(request, new)
+    await _change_properties(request, new)
     return done()
 
 
 async def remove_property(request: web.Request) -> web.Response:
     """Remove the property ``?key=`` of the topic, if it is set."""
-    if "key" not in request.query:
+    key = given(request, KEY)
+    if key is None:
         raise AdminError(400, "give the property's name as key")
-    await _change_properties(request, {}, request.query["key"])
+    await _change_properties(request, {}, key)
     return done()
 
 
-async def _change_properties(request: web.Request, given: dict[str, str], *removed: str) -> None:
+async def _change_properties(request: web.Request, new: dict[str, str], *removed: str) -> None:
     name = check_not_systems(whole_topic_of(request))
-    await ask_catalog(request, m.SetTopicProperties(str(name), given, removed))
+    await ask_catalog(request, m.SetTopicProperties(str(name), new, removed))
 
 
-def _refuse_shadow(request: web.Request, given: Mapping[str, str]) -> None:
-    if SHADOW_SOURCE in given:
+def _refuse_shadow(request: web.Request, properties: Mapping[str, str]) -> None:
+    if SHADOW_SOURCE in properties:
         raise refusal(request, f"shadow topics (the property {SHADOW_SOURCE})")
 
 
 # -- creating, growing, deleting ---------------------------------------------------
 
 
-async def _create(request: web.Request, partitions: int, given: dict[str, str]) -> web.Response:
+async def _create(
+    request: web.Request, partitions: int, properties: dict[str, str]
+) -> web.Response:
     name = whole_topic_of(request)
-    _refuse_shadow(request, given)
-    reply = await ask_catalog(request, m.CreateTopic(str(name), partitions, given))
+    _refuse_shadow(request, properties)
+    reply = await ask_catalog(request, m.CreateTopic(str(name), partitions, properties))
     if not reply["created"]:
         raise AdminError(409, f"topic {name} exists")
     return done()
@@ -131,22 +133,18 @@ async def _create(request: web.Request, partitions: int, given: dict[str, str]) 
 
 async def create_plain(request: web.Request) -> web.Response:
     """Create a topic without partitions; the body may hold its properties."""
-    return await _create(request, 0, properties(await object_body(request)))
+    return await _create(request, 0, body_of(request))
 
 
 async def create_partitioned(request: web.Request) -> web.Response:
     """Create a partitioned topic; the body is a number or ``{partitions, properties}``."""
-    body = await json_body(request)
-    if not isinstance(body, dict):
+    body = body_of(request)
+    if isinstance(body, int):
         return await _create(request, _count(body), {})
-    return await _create(
-        request, _count(body.get("partitions")), properties(body.get("properties"))
-    )
+    return await _create(request, _count(body["partitions"]), body.get("properties", {}))
 
 
-def _count(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise AdminError(400, "give the number of partitions as the body")
+def _count(value: int) -> int:
     if not 1 <= value < 1 << 31:
         raise AdminError(422, f"a partitioned topic has at least one partition, not {value}")
     return value
@@ -160,7 +158,7 @@ async def grow(request: web.Request) -> web.Response:
     same number to complete it.
     """
     name = whole_topic_of(request)
-    count = _count(await json_body(request))
+    count = _count(body_of(request))
     before = await find_target(request)
     await ask_catalog(request, m.GrowPartitions(str(name), count))
     numbers = range(before.partitions if count > before.partitions else 1, count)
@@ -199,7 +197,7 @@ async def _delete(request: web.Request, *, partitioned: bool) -> web.Response:
             raise AdminError(409, f"{name} is a partitioned topic: delete its /partitions")
         if partitioned and not found.is_many:
             raise AdminError(404, f"{name} is not a partitioned topic")
-    await delete_topic(actor_system_of(request), name, force=flag(request, "force"))
+    await delete_topic(actor_system_of(request), name, force=given(request, FORCE))
     return done()
 
 
@@ -236,8 +234,10 @@ async def stats(request: web.Request) -> web.Response:
 
 
 def _shown(request: web.Request) -> Shown:
-    """The query parameters that select the listed clients. Raises `AdminError`."""
-    return Shown(not flag(request, "excludePublishers"), not flag(request, "excludeConsumers"))
+    """The query parameters that select the listed clients."""
+    return Shown(
+        not given(request, operations.NO_PUBLISHERS), not given(request, operations.NO_CONSUMERS)
+    )
 
 
 async def all_stats(request: web.Request) -> web.Response:
@@ -248,8 +248,7 @@ async def all_stats(request: web.Request) -> web.Response:
     names = [str(name) for name in target.members()]
     partitions = {name: topic_stats(*raw, shown) for name, raw in zip(names, found, strict=True)}
     whole = partitioned_stats(partitions)
-    per_partition = "perPartition" not in request.query or flag(request, "perPartition")
-    whole["partitions"] = partitions if per_partition else {}
+    whole["partitions"] = partitions if given(request, operations.PER_PARTITION) else {}
     return answer(whole)
 
 
@@ -309,27 +308,27 @@ async def terminate(request: web.Request) -> web.Response:
     return answer(message_id(found[0]))
 
 
-_TOPIC = f"{PREFIX}/persistent/{{tenant}}/{{namespace}}/{{topic}}"
+_PROPERTIES = f"{operations.TOPIC}/properties"
 
 ROUTES: tuple[Route, ...] = (
-    ("GET", f"{PREFIX}/persistent/{{tenant}}/{{namespace}}", list_topics),
-    ("GET", f"{PREFIX}/persistent/{{tenant}}/{{namespace}}/partitioned", list_partitioned),
-    ("PUT", _TOPIC, create_plain),
-    ("DELETE", _TOPIC, delete_plain),
-    ("GET", f"{_TOPIC}/partitions", get_partitions),
-    ("PUT", f"{_TOPIC}/partitions", create_partitioned),
-    ("POST", f"{_TOPIC}/partitions", grow),
-    ("DELETE", f"{_TOPIC}/partitions", delete_partitioned),
-    ("GET", f"{_TOPIC}/properties", get_properties),
-    ("PUT", f"{_TOPIC}/properties", put_properties),
-    ("DELETE", f"{_TOPIC}/properties", remove_property),
-    ("GET", f"{_TOPIC}/stats", stats),
-    ("GET", f"{_TOPIC}/partitioned-stats", all_stats),
-    ("GET", f"{_TOPIC}/internalStats", internals),
-    ("GET", f"{_TOPIC}/partitioned-internalStats", all_internals),
-    ("GET", f"{_TOPIC}/lastMessageId", last_message_id),
-    ("PUT", f"{_TOPIC}/unload", unload),
-    ("POST", f"{_TOPIC}/undelete", undelete),
-    ("POST", f"{_TOPIC}/terminate", terminate),
-    ("POST", f"{_TOPIC}/terminate/partitions", terminate),
+    Route(operations.LIST, list_topics),
+    Route(reads(f"{operations.TOPICS}/partitioned", list[str]), list_partitioned),
+    Route(operations.CREATE, create_plain),
+    Route(operations.DELETE, delete_plain),
+    Route(operations.PARTITIONS, get_partitions),
+    Route(operations.CREATE_PARTITIONED, create_partitioned),
+    Route(operations.GROW, grow),
+    Route(operations.DELETE_PARTITIONED, delete_partitioned),
+    Route(reads(_PROPERTIES, Texts), get_properties),
+    Route(Operation("PUT", _PROPERTIES, body=Texts), put_properties),
+    Route(Operation("DELETE", _PROPERTIES, (KEY,)), remove_property),
+    Route(operations.STATS, stats),
+    Route(operations.PARTITIONED_STATS, all_stats),
+    Route(operations.INTERNAL_STATS, internals),
+    Route(operations.PARTITIONED_INTERNAL_STATS, all_internals),
+    Route(operations.LAST_MESSAGE_ID, last_message_id),
+    Route(operations.UNLOAD, unload),
+    Route(operations.UNDELETE, undelete),
+    Route(operations.TERMINATE, terminate),
+    Route(replace(operations.TERMINATE, path=f"{operations.TERMINATE.path}/partitions"), terminate),
 )

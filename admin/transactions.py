@@ -13,19 +13,18 @@ from collections.abc import Awaitable
 from typing import Any
 
 from aiohttp import web
+from typing_extensions import TypedDict
 
 from velaray.actors.coordinator.state import Status
 from velaray.actors.machine import Reason
+from velaray.admin.binding import Route, body_of, given
 from velaray.admin.http import (
     AdminError,
-    Route,
     actor_system_of,
     answer,
     ask_catalog,
     done,
     find_single,
-    flag,
-    json_body,
     number_in_path,
 )
 from velaray.broker.actor_messages import Ledgers
@@ -33,6 +32,8 @@ from velaray.broker.catalog import messages as catalog_messages
 from velaray.broker.coordinator import messages as coordinator_messages
 from velaray.broker.coordinator.coordinators import ASSIGN
 from velaray.broker.partition import messages as m
+from velaray.client.admin import transactions as operations
+from velaray.client.admin.operations import AnyObject, Parameter, Whole, reads
 from velaray.events.ids import ActorKey, TopicName, check_local_name
 from velaray.journal.errors import NotStored
 from velaray.journal.replay import load_manifest
@@ -42,11 +43,11 @@ from velaray.topology.messages import ReplyT, Request
 from velaray.topology.rpc import RemoteError, reason_of
 from velaray.topology.transient import TRANSIENT
 
-BASE = "/admin/v3/transactions"
 PARTICIPANT_S = 5.0
 """Time limit of a participant's answer."""
-LISTED = 1000
-"""Default limit of listed transactions."""
+BATCH_INDEX: Parameter[int | None] = Parameter(
+    "batchIndex", Whole, None, "Which message of the batch."
+)
 
 # -- coordinators ------------------------------------------------------------------
 
@@ -58,16 +59,14 @@ async def _count(request: web.Request) -> int:
 
 async def _wanted(request: web.Request) -> list[int]:
     """The coordinator of the query parameter, or all of them. Raises `AdminError`."""
-    text, count = request.query.get("coordinatorId"), await _count(request)
-    return list(range(count)) if text is None else [_coordinator(text, count)]
+    number, count = given(request, operations.COORDINATOR), await _count(request)
+    return list(range(count)) if number is None else [_coordinator(number, count)]
 
 
-def _coordinator(text: str, count: int) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise AdminError(400, f"a coordinator is a number, not {text[:40]!r}")
-    if len(text) > 9 or int(text) >= count:
-        raise AdminError(404, f"there is no coordinator {text[:40]}: they are 0 to {count - 1}")
-    return int(text)
+def _coordinator(number: int, count: int) -> int:
+    if number >= count:
+        raise AdminError(404, f"there is no coordinator {number}: they are 0 to {count - 1}")
+    return number
 
 
 async def _ask(actor_system: ActorSystem, number: int, request: Request[ReplyT]) -> ReplyT | None:
@@ -114,14 +113,14 @@ async def coordinator_stats(request: web.Request) -> web.Response:
     found = await each(
         wanted, lambda number: _ask(actor_system, number, coordinator_messages.Stats())
     )
-    if "coordinatorId" in request.query:
+    if given(request, operations.COORDINATOR) is not None:
         return answer(_stats(found[0]))
     return answer({str(number): _stats(raw) for number, raw in zip(wanted, found, strict=True)})
 
 
 async def coordinator_internals(request: web.Request) -> web.Response:
     """The ledgers of a coordinator's journal."""
-    number = _coordinator(request.match_info["coordinator"], await _count(request))
+    number = _coordinator(number_in_path(request, "coordinator"), await _count(request))
     ledgers = await _ask(actor_system_of(request), number, Ledgers())
     key = ActorKey.of_coordinator(number)
     return answer({"transactionLogStats": _journal(key, ledgers or [])})
@@ -149,10 +148,7 @@ def _journal(key: ActorKey, ledgers: list[dict[str, Any]]) -> dict[str, Any]:
 
 async def scale(request: web.Request) -> web.Response:
     """Set the number of coordinators to the one in the body, which must not be smaller."""
-    wanted = await json_body(request)
-    if not isinstance(wanted, int) or isinstance(wanted, bool) or not 0 < wanted < 1 << 16:
-        raise AdminError(400, "give the number of coordinators as the body, 1 to 65535")
-    count = await _count(request)
+    wanted, count = body_of(request), await _count(request)
     if wanted <= count:
         raise AdminError(406, f"there are {count} coordinators, and their number can only grow")
     await ask_catalog(request, catalog_messages.GrowPartitions(str(ASSIGN), wanted))
@@ -166,24 +162,14 @@ def _id(coordinator: int, sequence: int) -> str:
     return f"({coordinator},{sequence})"
 
 
-def _number(request: web.Request, name: str, default: int) -> int:
-    text = request.query.get(name, str(default))
-    if not (text.isascii() and text.isdigit() and len(text) < 16):
-        raise AdminError(400, f"query parameter {name} must be a whole number, not {text[:40]!r}")
-    return int(text)
-
-
 async def list_transactions(request: web.Request) -> web.Response:
     """The open transactions, oldest first: ``total``, and at most ``most`` of them.
 
     The filters are ``status``, ``coordinatorId`` and ``olderThan`` (minimum age in milliseconds).
     """
-    text = request.query.get("status")
-    if text not in (None, Status.OPEN, Status.COMMITTING, Status.ABORTING):
-        raise AdminError(400, f"status must be OPEN, COMMITTING or ABORTING, not {text!r}")
+    text, most = given(request, operations.STATUS), given(request, operations.MOST)
     status = None if text is None else Status(text)
-    most = _number(request, "most", LISTED)
-    older_ms = _number(request, "olderThan", 0)
+    older_ms = given(request, operations.OLDER_THAN)
     found = await _listed(request, coordinator_messages.Transactions(most, status, older_ms))
     summaries = [each_one for part in found for each_one in part["transactions"]]
     summaries.sort(key=lambda known: (known["begun_ms"], known["coordinator"], known["sequence"]))
@@ -351,7 +337,7 @@ def _subscription(request: web.Request) -> str:
 
 def _marks(request: web.Request) -> dict[str, Any]:
     """The low-water marks, if requested; always empty, since participants don't use them."""
-    return {"lowWaterMarks": {}} if flag(request, "lowWaterMarks") else {}
+    return {"lowWaterMarks": {}} if given(request, operations.LOW_WATER_MARKS) else {}
 
 
 async def buffer_stats(request: web.Request) -> web.Response:
@@ -417,7 +403,7 @@ async def in_pending(request: web.Request) -> web.Response:
 
 async def position_in_pending(request: web.Request) -> web.Response:
     """The state of a message, or of one of a batch (``batchIndex``), in a subscription."""
-    index = _number(request, "batchIndex", 0) if "batchIndex" in request.query else None
+    index = given(request, BATCH_INDEX)
     position = number_in_path(request, "ledger"), number_in_path(request, "entry")
     wanted = m.PendingAt(_subscription(request), position, index)
     return answer({"state": await _ask_partition(request, wanted)})
@@ -440,27 +426,50 @@ async def pending_internals(request: web.Request) -> web.Response:
     return answer({"pendingAckLogStats": _journal(key, ledgers)})
 
 
-_TOPIC = "{tenant}/{namespace}/{topic}"
+class CoordinatorUrl(TypedDict):
+    """A coordinator, and where clients look it up."""
+
+    id: int
+    brokerServiceUrl: str
+
+
+class MessageState(TypedDict):
+    """The state of a message's acknowledgement."""
+
+    state: str
+
+
+_BASE = operations.TRANSACTIONS
+_TOPIC, _ONE = operations.OF_TOPIC, operations.ONE
 _SUBSCRIPTION = f"{_TOPIC}/{{subscription}}"
 
 ROUTES: tuple[Route, ...] = (
-    ("GET", BASE, list_transactions),
-    ("GET", f"{BASE}/coordinators", list_coordinators),
-    ("GET", f"{BASE}/coordinatorStats", coordinator_stats),
-    ("GET", f"{BASE}/coordinatorInternalStats/{{coordinator}}", coordinator_internals),
-    ("POST", f"{BASE}/transactionCoordinator/replicas", scale),
-    ("GET", f"{BASE}/transactionMetadata/{{most}}/{{least}}", metadata),
-    ("GET", f"{BASE}/slowTransactions/{{timeout}}", slow),
-    ("POST", f"{BASE}/abortTransaction/{{most}}/{{least}}", abort),
-    ("GET", f"{BASE}/transactionBufferStats/{_TOPIC}", buffer_stats),
-    ("GET", f"{BASE}/transactionBufferInternalStats/{_TOPIC}", buffer_internals),
-    ("GET", f"{BASE}/transactionInBufferStats/{_TOPIC}/{{most}}/{{least}}", in_buffer),
-    ("GET", f"{BASE}/pendingAckStats/{_SUBSCRIPTION}", pending_stats),
-    ("GET", f"{BASE}/pendingAckInternalStats/{_SUBSCRIPTION}", pending_internals),
-    ("GET", f"{BASE}/transactionInPendingAckStats/{_SUBSCRIPTION}/{{most}}/{{least}}", in_pending),
-    (
-        "GET",
-        f"{BASE}/positionStatsInPendingAck/{_SUBSCRIPTION}/{{ledger}}/{{entry}}",
+    Route(operations.LIST, list_transactions),
+    Route(reads(f"{_BASE}/coordinators", list[CoordinatorUrl]), list_coordinators),
+    Route(operations.COORDINATOR_STATS, coordinator_stats),
+    Route(
+        reads(f"{_BASE}/coordinatorInternalStats/{{coordinator}}", AnyObject),
+        coordinator_internals,
+    ),
+    Route(operations.SCALE, scale),
+    Route(operations.GET, metadata),
+    Route(reads(f"{_BASE}/slowTransactions/{{timeout}}", dict[str, AnyObject]), slow),
+    Route(operations.ABORT, abort),
+    Route(operations.BUFFER_STATS, buffer_stats),
+    Route(reads(f"{_BASE}/transactionBufferInternalStats/{_TOPIC}", AnyObject), buffer_internals),
+    Route(reads(f"{_BASE}/transactionInBufferStats/{_TOPIC}/{_ONE}", AnyObject), in_buffer),
+    Route(operations.PENDING_ACK_STATS, pending_stats),
+    Route(reads(f"{_BASE}/pendingAckInternalStats/{_SUBSCRIPTION}", AnyObject), pending_internals),
+    Route(
+        reads(f"{_BASE}/transactionInPendingAckStats/{_SUBSCRIPTION}/{_ONE}", AnyObject),
+        in_pending,
+    ),
+    Route(
+        reads(
+            f"{_BASE}/positionStatsInPendingAck/{_SUBSCRIPTION}/{{ledger}}/{{entry}}",
+            MessageState,
+            BATCH_INDEX,
+        ),
         position_in_pending,
     ),
 )

@@ -8,27 +8,29 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
+from typing_extensions import TypedDict
 
+from velaray.admin.binding import Route, given
 from velaray.admin.clusters import known_cluster
 from velaray.admin.http import (
-    PREFIX,
     AdminError,
     Handler,
-    Route,
     answer,
     ask_catalog,
     done,
     find_target,
-    flag,
+    is_set,
     namespace_of,
 )
 from velaray.broker.catalog.messages import Policies
 from velaray.broker.catalog.pulsar_policies import says_nothing
+from velaray.client.admin.namespaces import NAMESPACE, TOPIC, get_policy, remove_policy, set_policy
+from velaray.client.admin.operations import V2, AnyObject, Operation, flag, reads
 
 NOT_SUPPORTED = 501
 
@@ -79,7 +81,7 @@ def _feature_of(path: str) -> str:
 @web.middleware
 async def refuse_unsupported(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Refuse Pulsar's other routes, and policies for all clusters (``isGlobal``), by name."""
-    if flag(request, "isGlobal"):
+    if is_set(request, "isGlobal"):
         raise refusal(request, "global topic policies (isGlobal): set them on each cluster")
     try:
         return await handler(request)
@@ -217,22 +219,19 @@ def _handlers(policy: _Unapplied, *, of_topic: bool) -> tuple[Handler, Handler, 
     return read, change, remove
 
 
-_NAMESPACE = f"{PREFIX}/namespaces/{{tenant}}/{{namespace}}"
-_TOPIC = f"{PREFIX}/persistent/{{tenant}}/{{namespace}}/{{topic}}"
-
-
-def _routes() -> list[Route]:
-    routes: list[Route] = []
+def _routes() -> Iterator[Route]:
     for policy in _UNAPPLIED:
-        for base, path in ((_NAMESPACE, policy.namespace), (_TOPIC, policy.topic)):
+        for base, path in ((NAMESPACE, policy.namespace), (TOPIC, policy.topic)):
             if path:
-                read, change, remove = _handlers(policy, of_topic=base == _TOPIC)
-                at = f"{base}/{path}"
-                routes += [("GET", at, read), ("PUT", at, change), ("POST", at, change)]
-                routes.append(("DELETE", at, remove))
-                if path == "offloadPolicies" and base == _NAMESPACE:
-                    routes.append(("DELETE", f"{base}/removeOffloadPolicies", remove))
-    return routes
+                read, change, remove = _handlers(policy, of_topic=base == TOPIC)
+                name = f"the policy {policy.name}, which isn't applied: {policy.feature}"
+                yield Route(get_policy(base, path), read, f"Read {name}.")
+                for method in ("PUT", "POST"):
+                    yield Route(set_policy(base, path, method), change, f"Set {name}.")
+                yield Route(remove_policy(base, path), remove, f"Remove {name}.")
+                if path == "offloadPolicies" and base == NAMESPACE:
+                    other = remove_policy(base, "removeOffloadPolicies")
+                    yield Route(other, remove, f"Remove {name}.")
 
 
 # -- features that are always empty ------------------------------------------------
@@ -279,23 +278,50 @@ async def isolated_broker(request: web.Request) -> web.Response:
 async def set_migrated(request: web.Request) -> web.Response:
     """Accept only false: clusters are never migrated as a whole."""
     await known_cluster(request)
-    if flag(request, "migrated"):
+    if given(request, MIGRATED):
         raise refusal(request, "migrating a whole cluster; `velaray migrate` moves a tenant")
     return done()
 
 
-_CLUSTER = f"{PREFIX}/clusters/{{cluster}}"
-_ISOLATION = f"{_CLUSTER}/namespaceIsolationPolicies"
-_NONE: tuple[Route, ...] = (
-    ("GET", f"{_CLUSTER}/peers", _none([])),
-    ("POST", f"{_CLUSTER}/peers", _only([], "peer clusters")),
-    ("GET", f"{_CLUSTER}/failureDomains", _none({})),
-    ("GET", f"{_CLUSTER}/migrate", _none({"migrated": False})),
-    ("POST", f"{_CLUSTER}/migrate", set_migrated),
-    ("GET", _ISOLATION, _none({})),
-    ("GET", f"{_ISOLATION}/brokers", isolated_brokers),
-    ("GET", f"{_ISOLATION}/brokers/{{broker}}", isolated_broker),
-    ("GET", f"{PREFIX}/resourcegroups", _none([])),
-)
+class IsolatedBroker(TypedDict):
+    """A broker and the namespaces for which it is set aside."""
 
-ROUTES: tuple[Route, ...] = (*_routes(), *_NONE)
+    brokerName: str
+    isPrimary: bool
+    namespaceRegex: list[str]
+
+
+class Migrated(TypedDict):
+    """Whether a whole cluster is migrated."""
+
+    migrated: bool
+
+
+MIGRATED = flag("migrated", "Only false: clusters are never migrated as a whole.")
+_CLUSTER = f"{V2}/clusters/{{cluster}}"
+_ISOLATION = f"{_CLUSTER}/namespaceIsolationPolicies"
+
+ROUTES: tuple[Route, ...] = (
+    *_routes(),
+    Route(reads(f"{_CLUSTER}/peers", list[str]), _none([]), "The peer clusters, always none."),
+    Route(
+        Operation("POST", f"{_CLUSTER}/peers", body=Any),
+        _only([], "peer clusters"),
+        "Accept only an empty list: there are no peer clusters.",
+    ),
+    Route(
+        reads(f"{_CLUSTER}/failureDomains", AnyObject),
+        _none({}),
+        "The failure domains, always none.",
+    ),
+    Route(
+        reads(f"{_CLUSTER}/migrate", Migrated),
+        _none({"migrated": False}),
+        "Whether the cluster is migrated as a whole: it isn't.",
+    ),
+    Route(Operation("POST", f"{_CLUSTER}/migrate", (MIGRATED,), body=Any), set_migrated),
+    Route(reads(_ISOLATION, AnyObject), _none({}), "The isolation policies, always none."),
+    Route(reads(f"{_ISOLATION}/brokers", list[IsolatedBroker]), isolated_brokers),
+    Route(reads(f"{_ISOLATION}/brokers/{{broker}}", IsolatedBroker), isolated_broker),
+    Route(reads(f"{V2}/resourcegroups", list[str]), _none([]), "The resource groups, always none."),
+)

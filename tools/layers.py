@@ -40,15 +40,21 @@ LAYERS: dict[str, Layer] = {
         ("events", "journal", "schemas"),
         ("google", "mmh3", "msgpack", "pyroaring", "sortedcontainers"),
     ),
-    # typing_extensions is for type checkers, which include it. It is never imported at run time.
+    # annotated_types and typing_extensions come with pydantic, which the client doesn't load.
     "client": Layer(
         ("events", "schemas", "wire"),
-        ("fastavro", "google", "numpy", "pyarrow", "typing_extensions"),
+        ("annotated_types", "fastavro", "google", "numpy", "pyarrow", "typing_extensions"),
     ),
     "topology": Layer(_below("topology"), ("jwt", "msgpack", "msgspec", "ray")),
     "broker": Layer(_below("broker"), ("google",)),
     "geo": Layer(_below("geo"), ("aiohttp", "google")),
-    "admin": Layer(_below("admin"), ("aiohttp", "prometheus_client", "ray")),
+    "admin": Layer(
+        _below("admin"),
+        (
+            *("aiohttp", "prometheus_client", "pydantic", "pydantic_core", "ray"),
+            "typing_extensions",
+        ),
+    ),
     FACE: Layer(
         _ORDER,
         # pytest is for `velaray.testing`, whose users have it.

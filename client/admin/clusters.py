@@ -5,8 +5,61 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from velaray.client.admin.connection import Resource
+from velaray.client.admin.operations import TEXT, V2, V3, AnyObject, Operation, Parameter, reads
 from velaray.client.admin.paths import path_of
+
+_CLUSTERS = f"{V2}/clusters"
+_CLUSTER = f"{_CLUSTERS}/{{cluster}}"
+_REPLICATION = f"{V3}/replication"
+
+
+class ClusterData(TypedDict, total=False):
+    """A cluster, in Pulsar's form. Fields of Pulsar's that have no effect here are ignored."""
+
+    serviceUrl: str
+    brokerServiceUrl: str
+    authenticationPlugin: str
+    authenticationParameters: str
+    progress: str
+
+
+class ClusterDetails(TypedDict):
+    """A cluster as this one knows it."""
+
+    serviceUrl: str
+    brokerServiceUrl: str
+    progress: str
+    hasToken: bool
+    local: bool
+
+
+class IncompleteTopics(TypedDict):
+    """Topics, and another cluster that has sent entries to them."""
+
+    cluster: str
+    topics: list[str]
+
+
+OF_TOPIC: Parameter[str | None] = Parameter(
+    "topic", str, None, "Only the replicators of this topic."
+)
+OF_NAMESPACE: Parameter[str | None] = Parameter(
+    "namespace", str, None, "Only the running partitions of this tenant/namespace."
+)
+
+HEALTH = Operation("GET", f"{V2}/brokers/health", answers={200: str}, content=TEXT)
+LIST = reads(_CLUSTERS, list[str])
+GET = reads(_CLUSTER, ClusterDetails)
+CREATE = Operation("PUT", _CLUSTER, body=ClusterData)
+UPDATE = Operation("POST", _CLUSTER, body=ClusterData)
+DELETE = Operation("DELETE", _CLUSTER)
+REPLICATION = reads(_REPLICATION, list[AnyObject], OF_TOPIC, OF_NAMESPACE)
+GIVE_UP = Operation(
+    "POST", f"{_REPLICATION}/give-up", body=IncompleteTopics, answers={200: list[AnyObject]}
+)
 
 
 class Clusters(Resource):

@@ -2,9 +2,55 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, NotRequired
+
+from annotated_types import MinLen
+from typing_extensions import TypedDict
 
 from velaray.client.admin.connection import Resource
+from velaray.client.admin.operations import V2, Operation, reads
+
+_HOSTS = f"{V2}/velaray/hosts"
+
+
+class Host(TypedDict):
+    """A process that runs actors."""
+
+    name: str
+    pid: int
+    node: str
+    actors: list[str]
+    memory: int
+    cpu_s: float
+    lag_s: float
+    version: str
+    drained: bool
+
+
+class NamedHost(TypedDict):
+    """The name of a host."""
+
+    host: Annotated[str, MinLen(1)]
+
+
+class Move(TypedDict):
+    """What to move: a topic, or the key of an actor; and the host, by default the emptiest one."""
+
+    name: Annotated[str, MinLen(1)]
+    host: NotRequired[Annotated[str, MinLen(1)]]
+
+
+class Moved(TypedDict):
+    """How many topics and other actors were moved."""
+
+    moved: int
+
+
+LIST = reads(_HOSTS, list[Host])
+MOVE = Operation("POST", f"{_HOSTS}/move", body=Move, answers={200: NamedHost})
+DRAIN = Operation("POST", f"{_HOSTS}/drain", body=NamedHost, answers={200: Moved})
+RESUME = Operation("POST", f"{_HOSTS}/resume", body=NamedHost)
+RESTART = Operation("POST", f"{_HOSTS}/restart", body=NamedHost, answers={200: Host})
 
 
 class Hosts(Resource):

@@ -5,8 +5,41 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from velaray.client.admin.connection import Resource
+from velaray.client.admin.operations import V3, AnyObject, Operation, reads
 from velaray.client.admin.paths import path_of
+
+_LEDGERS = f"{V3}/ledgers"
+
+
+class DeadLetters(TypedDict, total=False):
+    """Deletions that were given up, by default all of them."""
+
+    ids: list[str]
+
+
+class Retried(TypedDict):
+    """How many deletions are retried."""
+
+    retried: int
+
+
+class Forgotten(TypedDict):
+    """How many deletions are removed from the list."""
+
+    forgotten: int
+
+
+AUDIT = reads(f"{_LEDGERS}/census", AnyObject)
+REPAIR = Operation("POST", f"{_LEDGERS}/census/repair", answers={200: AnyObject})
+GET = reads(f"{_LEDGERS}/{{ledger}}", AnyObject)
+DEAD = reads(f"{_LEDGERS}/dlq", list[AnyObject])
+RETRY_DEAD = Operation("POST", f"{_LEDGERS}/dlq/retry", body=DeadLetters, answers={200: Retried})
+FORGET_DEAD = Operation(
+    "POST", f"{_LEDGERS}/dlq/forget", body=DeadLetters, answers={200: Forgotten}
+)
 
 
 class Ledgers(Resource):

@@ -2,10 +2,57 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, NotRequired
+
+from annotated_types import MinLen
+from typing_extensions import TypedDict
 
 from velaray.client.admin.connection import Resource
+from velaray.client.admin.operations import V2, AnyObject, Operation, Parameter, Whole, flag, reads
 from velaray.client.admin.paths import path_of
+
+_MIGRATIONS = f"{V2}/velaray/migrations"
+_MIGRATION = f"{_MIGRATIONS}/{{tenant}}"
+_PULLS = f"{V2}/velaray/pulls/{{tenant}}"
+_FAILOVER = f"{V2}/velaray/failovers/{{tenant}}"
+
+
+class MigrationRequest(TypedDict):
+    """Where a tenant is to move."""
+
+    target: str
+    progress: NotRequired[str]
+    maxLag: NotRequired[Whole]
+    dryRun: NotRequired[bool]
+
+
+class PullRequest(TypedDict):
+    """The cluster that a tenant's topics are read from."""
+
+    cluster: Annotated[str, MinLen(1)]
+    dryRun: NotRequired[bool]
+
+
+class FailOverRequest(TypedDict, total=False):
+    """The cluster that is lost, if this one doesn't know the tenant's home."""
+
+    lost: str
+
+
+WHY = Parameter("why", str, "asked to", "The reason, which is recorded.")
+CLUSTER = Parameter("cluster", str, "", "The name of the other cluster.")
+TOPIC = Parameter("topic", str, "", "The name of a partition.")
+UNFINISHED = flag("force", "Stop even if entries are missing here.")
+
+LIST = reads(_MIGRATIONS, list[AnyObject])
+START = Operation("POST", _MIGRATION, body=MigrationRequest, answers={200: AnyObject})
+GET = reads(_MIGRATION, AnyObject)
+ROLL_BACK = Operation("DELETE", _MIGRATION, (WHY,), answers={200: AnyObject})
+PULLS = reads(_PULLS, list[AnyObject])
+START_PULL = Operation("POST", _PULLS, body=PullRequest, answers={200: AnyObject})
+FINISH_PULL = Operation("DELETE", _PULLS, (CLUSTER, UNFINISHED), answers={200: AnyObject})
+FAIL_OVER = Operation("POST", _FAILOVER, body=FailOverRequest, answers={200: AnyObject})
+RECEIVED = reads(f"{_FAILOVER}/received", AnyObject, TOPIC, CLUSTER)
 
 
 class Migrations(Resource):

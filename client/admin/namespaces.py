@@ -2,10 +2,72 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from velaray.client.admin.connection import Resource
+from velaray.client.admin.operations import APPLIED, FORCE, V2, AnyObject, Operation, reads
 from velaray.client.admin.paths import force_query, namespace_path, path_of, topic_path
+
+NAMESPACE = f"{V2}/namespaces/{{tenant}}/{{namespace}}"
+TOPIC = f"{V2}/persistent/{{tenant}}/{{namespace}}/{{topic}}"
+
+LIST = reads(f"{V2}/namespaces/{{tenant}}", list[str])
+GET = reads(NAMESPACE, AnyObject)
+CREATE = Operation("PUT", NAMESPACE, body=AnyObject)
+DELETE = Operation("DELETE", NAMESPACE, (FORCE,))
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyOperations:
+    """The operations of the policies of one level, below the path of a namespace or a topic."""
+
+    base: str
+
+    @property
+    def all(self) -> Operation:
+        """Answer the policies that are set there, by name."""
+        return reads(f"{self.base}/policies", AnyObject, APPLIED)
+
+    @property
+    def get(self) -> Operation:
+        """Answer one of them."""
+        return Operation("GET", self._one, answers={200: Any, 204: None})
+
+    def set(self, method: str = "PUT") -> Operation:
+        """Set one of them. PUT and POST do the same."""
+        return Operation(method, self._one, body=Any)
+
+    @property
+    def remove(self) -> Operation:
+        """Remove one of them."""
+        return Operation("DELETE", self._one)
+
+    @property
+    def _one(self) -> str:
+        return f"{self.base}/policies/{{policy}}"
+
+
+LEVELS = {
+    "cluster": PolicyOperations(V2),
+    "namespace": PolicyOperations(NAMESPACE),
+    "topic": PolicyOperations(TOPIC),
+}
+
+
+def get_policy(base: str, path: str) -> Operation:
+    """Read a policy of a namespace or topic by Pulsar's path for it."""
+    return Operation("GET", f"{base}/{path}", (APPLIED,), answers={200: Any, 204: None})
+
+
+def set_policy(base: str, path: str, method: str = "POST") -> Operation:
+    """Set such a policy. PUT and POST do the same."""
+    return Operation(method, f"{base}/{path}", body=Any)
+
+
+def remove_policy(base: str, path: str) -> Operation:
+    """Remove such a policy."""
+    return Operation("DELETE", f"{base}/{path}")
 
 
 class Namespaces(Resource):

@@ -3,10 +3,99 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Required
+
+from typing_extensions import TypedDict
 
 from velaray.client.admin.connection import Resource
+from velaray.client.admin.operations import (
+    FORCE,
+    V2,
+    Operation,
+    Parameter,
+    Texts,
+    Whole,
+    flag,
+    reads,
+)
 from velaray.client.admin.paths import local_path, path_of
+
+SCHEMAS = f"{V2}/schemas/{{tenant}}/{{namespace}}/{{topic}}"
+
+
+class ProposedSchema(TypedDict, total=False):
+    """A schema to be registered or checked, in Pulsar's form."""
+
+    type: Required[str]
+    schema: str
+    properties: Texts
+
+
+class SchemaVersion(TypedDict):
+    """A version of a topic's schema, or its deletion."""
+
+    version: int
+    type: str
+    timestamp: int
+    data: str
+    properties: Texts
+    deleted: bool
+    role: str | None
+    strategy: str | None
+    predecessor: int | None
+
+
+class SchemaVersions(TypedDict):
+    """Versions of a topic's schema, oldest first."""
+
+    getSchemaResponses: list[SchemaVersion]
+
+
+class VersionNumber(TypedDict):
+    """The number of a version of a schema, or of its deletion."""
+
+    version: int
+
+
+class Registered(TypedDict):
+    """The version of a schema that was registered."""
+
+    version: VersionNumber
+
+
+class Compatibility(TypedDict):
+    """Whether a schema could be registered, and what prevents it."""
+
+    compatibility: bool
+    schemaCompatibilityStrategy: str
+    problems: list[str]
+
+
+AS_OF: Parameter[int | None] = Parameter(
+    "asOf", Whole, None, "The versions of this time (ms since 1970)."
+)
+SEQUENCE: Parameter[int | None] = Parameter(
+    "sequence", Whole, None, "The versions after this event."
+)
+POINT_IN_TIME = (AS_OF, SEQUENCE)
+DELETED = flag("deleted", "Add the deleted versions and the deletions.")
+STRATEGY: Parameter[str | None] = Parameter(
+    "strategy", str, None, "Check by this compatibility strategy."
+)
+EVERY_VERSION = flag("all", "Compare with every version, deleted ones too.")
+
+LIST = reads(f"{SCHEMAS}/schemas", SchemaVersions, DELETED, *POINT_IN_TIME)
+GET_LATEST = reads(f"{SCHEMAS}/schema", SchemaVersion, *POINT_IN_TIME)
+GET = reads(f"{SCHEMAS}/schema/{{version}}", SchemaVersion)
+UPLOAD = Operation("POST", f"{SCHEMAS}/schema", body=ProposedSchema, answers={200: Registered})
+CHECK = Operation(
+    "POST",
+    f"{SCHEMAS}/compatibility",
+    (STRATEGY, EVERY_VERSION),
+    body=ProposedSchema,
+    answers={200: Compatibility},
+)
+DELETE = Operation("DELETE", f"{SCHEMAS}/schema", (FORCE,), answers={200: VersionNumber})
 
 
 class Schemas(Resource):

@@ -6,12 +6,28 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le
+from typing_extensions import TypedDict
 
 from velaray.client.admin.connection import Resource
 from velaray.client.admin.errors import NotFound
+from velaray.client.admin.operations import (
+    BYTES,
+    FORCE,
+    AnyObject,
+    Operation,
+    Parameter,
+    Texts,
+    Whole,
+    flag,
+    reads,
+)
 from velaray.client.admin.paths import force_query, id_body, subscription_path, topic_path
+from velaray.client.admin.topics import TOPIC
 from velaray.client.message_id import MessageId
+from velaray.events.ids import INT64_MAX
 from velaray.events.ids import MessageId as StoredId
 
 
@@ -24,6 +40,56 @@ class PeekedEntry:
     publish_time: int
     properties: Mapping[str, str]
     messages_in_batch: int | None
+
+
+SUBSCRIPTION = f"{TOPIC}/subscription/{{subscription}}"
+
+
+class MessageIdBody(TypedDict, total=False):
+    """The id of a message, in the form of Pulsar's tools."""
+
+    ledgerId: Annotated[int, Ge(-1), Le(INT64_MAX)]
+    entryId: Annotated[int, Ge(-1), Le(INT64_MAX)]
+    partitionIndex: Annotated[int, Ge(-1), Le(INT64_MAX)]
+
+
+class Cursor(MessageIdBody, total=False):
+    """A message id, and whether it is excluded."""
+
+    excluded: bool
+    isExcluded: bool
+
+
+class NewSubscription(MessageIdBody, total=False):
+    """The first message of a new subscription, by default the next one, and its properties."""
+
+    properties: Texts
+
+
+EVENT: Parameter[int | None] = Parameter("event", Whole, None, "Undo the moves since this event.")
+SINCE: Parameter[int | None] = Parameter(
+    "time", Whole, None, "Undo the moves since this time (ms)."
+)
+REPLICATED = flag("replicated", "Replicate the subscription's state to other clusters.")
+
+LIST = reads(f"{TOPIC}/subscriptions", list[str])
+CREATE = Operation("PUT", SUBSCRIPTION, (REPLICATED,), body=NewSubscription)
+DELETE = Operation("DELETE", SUBSCRIPTION, (FORCE,))
+SEEK_ID = Operation("POST", f"{SUBSCRIPTION}/resetcursor", body=Cursor)
+SEEK_TIME = Operation("POST", f"{SUBSCRIPTION}/resetcursor/{{timestamp}}")
+SKIP = Operation("POST", f"{SUBSCRIPTION}/skip/{{count}}")
+SKIP_ALL = Operation("POST", f"{SUBSCRIPTION}/skip_all")
+DESCRIBE = reads(f"{SUBSCRIPTION}/describe", dict[str, AnyObject])
+EXPIRE = Operation("POST", f"{SUBSCRIPTION}/expireMessages/{{seconds}}")
+EXPIRE_ALL = Operation("POST", f"{TOPIC}/all_subscription/expireMessages/{{seconds}}")
+EXPLAIN = reads(f"{SUBSCRIPTION}/why/{{message}}", AnyObject)
+PREVIEW_UNDO = reads(f"{SUBSCRIPTION}/undo", dict[str, AnyObject], EVENT, SINCE)
+UNDO = Operation(
+    "POST", f"{SUBSCRIPTION}/undo", (EVENT, SINCE), answers={200: dict[str, AnyObject]}
+)
+PEEK = Operation(
+    "GET", f"{SUBSCRIPTION}/position/{{position}}", answers={200: bytes}, content=BYTES
+)
 
 
 class Subscriptions(Resource):

@@ -3,10 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import MinLen
+from typing_extensions import TypedDict
 
 from velaray.client.admin.connection import Resource
+from velaray.client.admin.operations import V2, AnyObject, Operation, reads
 from velaray.client.admin.paths import path_of
+
+_TENANT = f"{V2}/tenants/{{tenant}}"
+
+
+class TenantInfo(TypedDict, total=False):
+    """A tenant's roles and clusters, in Pulsar's form."""
+
+    adminRoles: list[str]
+    allowedClusters: list[str]
+
+
+class HomeCluster(TypedDict):
+    """A tenant's home cluster."""
+
+    cluster: Annotated[str, MinLen(1)]
+
+
+LIST = reads(f"{V2}/tenants", list[str])
+GET = reads(_TENANT, TenantInfo)
+CREATE = Operation("PUT", _TENANT, body=TenantInfo)
+UPDATE = Operation("POST", _TENANT, body=TenantInfo)
+DELETE = Operation("DELETE", _TENANT)
+METADATA = reads(f"{_TENANT}/metadata", AnyObject)
+HOME = reads(f"{_TENANT}/home", HomeCluster)
+SET_HOME = Operation("POST", f"{_TENANT}/home", body=HomeCluster)
 
 
 class Tenants(Resource):

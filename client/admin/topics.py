@@ -3,13 +3,85 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, NotRequired
+
+from typing_extensions import TypedDict
 
 from velaray.client.admin.connection import Resource
 from velaray.client.admin.errors import Conflict
+from velaray.client.admin.operations import (
+    FORCE,
+    V2,
+    AnyObject,
+    Operation,
+    Parameter,
+    Texts,
+    flag,
+    reads,
+)
 from velaray.client.admin.paths import force_query, message_id, path_of, split, topic_path
 from velaray.client.message_id import MessageId
 from velaray.events.ids import TopicName
+
+TOPICS = f"{V2}/persistent/{{tenant}}/{{namespace}}"
+TOPIC = f"{TOPICS}/{{topic}}"
+_PARTITIONS = f"{TOPIC}/partitions"
+
+
+class PartitionedTopic(TypedDict):
+    """The number of partitions of a topic to be created, and its properties."""
+
+    partitions: int
+    properties: NotRequired[Texts | None]
+
+
+class Partitions(TypedDict):
+    """The number of partitions of a topic; 0: it has none."""
+
+    partitions: int
+
+
+class MessageIdData(TypedDict):
+    """The id of a message, in Pulsar's form."""
+
+    ledgerId: int
+    entryId: int
+    partitionIndex: int
+
+
+class Compaction(TypedDict):
+    """The result of the last compaction."""
+
+    status: Literal["NOT_RUN", "RUNNING", "SUCCESS", "ERROR"]
+    lastError: str
+
+
+MAY_CREATE = flag("checkAllowAutoCreation", "Create a missing topic if policy allows.")
+NO_PUBLISHERS = flag("excludePublishers", "Leave the publishers out.")
+NO_CONSUMERS = flag("excludeConsumers", "Leave the consumers out.")
+PER_PARTITION = Parameter("perPartition", bool, True, "Add the statistics of each partition.")
+
+LIST = reads(TOPICS, list[str])
+CREATE = Operation("PUT", TOPIC, body=Texts)
+CREATE_PARTITIONED = Operation("PUT", _PARTITIONS, body=int | PartitionedTopic)
+DELETE = Operation("DELETE", TOPIC, (FORCE,))
+DELETE_PARTITIONED = Operation("DELETE", _PARTITIONS, (FORCE,))
+UNDELETE = Operation("POST", f"{TOPIC}/undelete")
+PARTITIONS = reads(_PARTITIONS, Partitions, MAY_CREATE)
+GROW = Operation("POST", _PARTITIONS, body=int)
+STATS = reads(f"{TOPIC}/stats", AnyObject, NO_PUBLISHERS, NO_CONSUMERS)
+PARTITIONED_STATS = reads(
+    f"{TOPIC}/partitioned-stats", AnyObject, PER_PARTITION, NO_PUBLISHERS, NO_CONSUMERS
+)
+INTERNAL_STATS = reads(f"{TOPIC}/internalStats", AnyObject)
+PARTITIONED_INTERNAL_STATS = reads(f"{TOPIC}/partitioned-internalStats", AnyObject)
+LAST_MESSAGE_ID = reads(f"{TOPIC}/lastMessageId", MessageIdData)
+TERMINATE = Operation(
+    "POST", f"{TOPIC}/terminate", answers={200: MessageIdData | dict[str, MessageIdData]}
+)
+COMPACT = Operation("PUT", f"{TOPIC}/compaction")
+COMPACTION = reads(f"{TOPIC}/compaction", Compaction)
+UNLOAD = Operation("PUT", f"{TOPIC}/unload")
 
 
 class Topics(Resource):

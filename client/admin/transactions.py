@@ -2,10 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Lt
 
 from velaray.client.admin.connection import Resource
+from velaray.client.admin.operations import V3, AnyObject, Operation, Parameter, Whole, flag, reads
 from velaray.client.admin.paths import local_path, path_of
+
+TRANSACTIONS = f"{V3}/transactions"
+ONE = "{most}/{least}"
+OF_TOPIC = "{tenant}/{namespace}/{topic}"
+
+Coordinators = Annotated[int, Ge(1), Lt(1 << 16)]
+
+STATUS: Parameter[str | None] = Parameter(
+    "status", Literal["OPEN", "COMMITTING", "ABORTING"], None, "Only transactions in this state."
+)
+COORDINATOR: Parameter[int | None] = Parameter(
+    "coordinatorId", Whole, None, "Only this coordinator."
+)
+OLDER_THAN = Parameter("olderThan", Whole, 0, "Only those that began so long ago (ms).")
+MOST = Parameter("most", Whole, 1000, "Answer at most so many transactions.")
+
+LOW_WATER_MARKS = flag("lowWaterMarks", "Add the low-water marks, which are always empty.")
+
+LIST = reads(TRANSACTIONS, AnyObject, STATUS, COORDINATOR, OLDER_THAN, MOST)
+GET = reads(f"{TRANSACTIONS}/transactionMetadata/{ONE}", AnyObject)
+ABORT = Operation("POST", f"{TRANSACTIONS}/abortTransaction/{ONE}", answers={204: None, 202: None})
+COORDINATOR_STATS = reads(f"{TRANSACTIONS}/coordinatorStats", AnyObject, COORDINATOR)
+SCALE = Operation("POST", f"{TRANSACTIONS}/transactionCoordinator/replicas", body=Coordinators)
+BUFFER_STATS = reads(
+    f"{TRANSACTIONS}/transactionBufferStats/{OF_TOPIC}", AnyObject, LOW_WATER_MARKS
+)
+PENDING_ACK_STATS = reads(
+    f"{TRANSACTIONS}/pendingAckStats/{OF_TOPIC}/{{subscription}}", AnyObject, LOW_WATER_MARKS
+)
 
 
 class Transactions(Resource):

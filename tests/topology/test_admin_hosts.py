@@ -124,7 +124,7 @@ def test_wrong_requests_are_refused_and_ask_nothing(
 ) -> None:
     admin = Admin(cluster.admin_url)
     for body in ({}, {"name": 7}, {"name": ""}, {"name": "t", "host": 1}):
-        with pytest.raises(VelarayError, match="must be a text that isn't empty"):
+        with pytest.raises(VelarayError, match=r"must be a text|is missing"):
             admin.request("POST", "velaray/hosts/move", body)
     with pytest.raises(NotFound):
         admin.hosts.resume("host/7")
