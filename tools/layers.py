@@ -43,7 +43,10 @@ LAYERS: dict[str, Layer] = {
     # annotated_types and typing_extensions come with pydantic, which the client doesn't load.
     "client": Layer(
         ("events", "schemas", "wire"),
-        ("annotated_types", "fastavro", "google", "numpy", "pyarrow", "typing_extensions"),
+        (
+            *("aiohttp", "annotated_types", "fastavro", "google", "numpy", "pyarrow"),
+            "typing_extensions",
+        ),
     ),
     "topology": Layer(_below("topology"), ("jwt", "msgpack", "msgspec", "ray")),
     "broker": Layer(_below("broker"), ("google",)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from velaray.client.admin import AsyncioAdmin as Admin
 from velaray.client.client import Client
 from velaray.client.consumer import Consumer
 from velaray.client.producer import Producer
@@ -9,4 +10,4 @@ from velaray.client.reader import Reader
 from velaray.client.table_view import TableView
 from velaray.client.transactions import Transaction
 
-__all__ = ["Client", "Consumer", "Producer", "Reader", "TableView", "Transaction"]
+__all__ = ["Admin", "Client", "Consumer", "Producer", "Reader", "TableView", "Transaction"]

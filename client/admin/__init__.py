@@ -4,13 +4,13 @@
     admin.topics.create("flights", partitions=4)
     admin.subscriptions.seek("flights", "counting", MessageId.earliest)
 
-Calls are synchronous, and each uses a short connection of its own. So an `Admin` may be shared
-between threads.
+`Admin` blocks and may be shared between threads. `velaray.aio.Admin` has the same methods as
+coroutines.
 """
 
 from __future__ import annotations
 
-from velaray.client.admin.admin import Admin
+from velaray.client.admin.admin import Admin, AsyncioAdmin
 from velaray.client.admin.connection import DEFAULT_URL, MAX_REDIRECTS
 from velaray.client.admin.errors import (
     AdminError,
@@ -29,6 +29,7 @@ __all__ = [
     "MAX_REDIRECTS",
     "Admin",
     "AdminError",
+    "AsyncioAdmin",
     "Conflict",
     "Invalid",
     "NotAllowed",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cached_property, wraps
-from typing import Concatenate, ParamSpec, TypeVar
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Generic, ParamSpec, TypeVar
 from warnings import warn
 
+from velaray.client.admin.calls import Asyncio, Blocking, Call, call, of_group
 from velaray.client.admin.clusters import Clusters
-from velaray.client.admin.connection import AdminConnection
+from velaray.client.admin.connection import DEFAULT_URL, AdminConnection, ModeT, parsed
 from velaray.client.admin.hosts import Hosts
 from velaray.client.admin.ledgers import Ledgers
 from velaray.client.admin.migrations import FailOvers, Migrations, Pulls
@@ -18,41 +19,29 @@ from velaray.client.admin.subscriptions import Subscriptions
 from velaray.client.admin.tenants import Tenants
 from velaray.client.admin.topics import Topics
 from velaray.client.admin.transactions import Transactions
+from velaray.client.admin.transports import AsyncioTransport, BlockingTransport
+from velaray.client.closing import AsyncClosing, Closing
 
-GroupT = TypeVar("GroupT")
 ResultT = TypeVar("ResultT")
 P = ParamSpec("P")
 
 
-def _deprecated(name: str, call: Callable[P, ResultT]) -> Callable[P, ResultT]:
-    """``call`` under an old name, with a warning that tells the new one."""
+def _deprecated(name: str, method: Call[P, ResultT]) -> Call[P, ResultT]:
+    """``method`` under an old name, with a warning that tells the new one."""
 
-    @wraps(call)
-    def warning(*args: P.args, **kwargs: P.kwargs) -> ResultT:
-        warn(f"this method is now called {name}", DeprecationWarning, stacklevel=2)
-        return call(*args, **kwargs)
+    async def warning(client: Any, /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
+        warn(f"this method is now called {name}", DeprecationWarning, stacklevel=4)
+        return await method.method(client, *args, **kwargs)
 
-    return warning
-
-
-def _call(
-    group: Callable[[AdminConnection], GroupT], method: Callable[Concatenate[GroupT, P], ResultT]
-) -> Callable[Concatenate[AdminConnection, P], ResultT]:
-    """Return a method of `Admin` that calls ``method`` of a resource's class."""
-
-    @wraps(method)
-    def call(self: AdminConnection, /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
-        return method(group(self), *args, **kwargs)
-
-    return call
+    return Call(warning)
 
 
-class Admin(AdminConnection):
-    """A cluster's admin interface.
+class AdminCalls(Generic[ModeT]):
+    """The calls of both administration clients.
 
     Each kind of resource has an object, such as ``admin.topics``. Calling the object lists the
     resources: ``admin.topics()``. Its methods change them: ``admin.topics.create("flights")``.
-    Each of these methods is also a method of `Admin`: ``admin.create_topic("flights")``.
+    Most of these methods are also methods of the client: ``admin.create_topic("flights")``.
 
     Every method raises an `AdminError`: `NotFound`, `Conflict`, `NotAllowed`,
     `PreconditionFailed`, `Invalid`, `Unauthorized` or `Unavailable` where those fit. After
@@ -63,100 +52,179 @@ class Admin(AdminConnection):
     tenant's partitions, topics and schemas.
     """
 
-    clusters = cached_property(Clusters)
-    tenants = cached_property(Tenants)
-    migrations = cached_property(Migrations)
-    pulls = cached_property(Pulls)
-    failovers = cached_property(FailOvers)
-    namespaces = cached_property(Namespaces)
-    policies = cached_property(Policies)
-    topics = cached_property(Topics)
-    subscriptions = cached_property(Subscriptions)
-    schemas = cached_property(Schemas)
-    transactions = cached_property(Transactions)
-    ledgers = cached_property(Ledgers)
-    hosts = cached_property(Hosts)
+    def __init__(self, connection: AdminConnection, mode: type[ModeT]) -> None:
+        self._connection = connection
+        self.mode = mode
+        self.url = connection.url
+        self.clusters = Clusters(connection, mode)
+        self.tenants = Tenants(connection, mode)
+        self.migrations = Migrations(connection, mode)
+        self.pulls = Pulls(connection, mode)
+        self.failovers = FailOvers(connection, mode)
+        self.namespaces = Namespaces(connection, mode)
+        self.policies = Policies(connection, mode)
+        self.topics = Topics(connection, mode)
+        self.subscriptions = Subscriptions(connection, mode)
+        self.schemas = Schemas(connection, mode)
+        self.transactions = Transactions(connection, mode)
+        self.ledgers = Ledgers(connection, mode)
+        self.hosts = Hosts(connection, mode)
 
-    health = _call(Clusters, Clusters.health)
-    cluster_names = _call(Clusters, Clusters.names)
-    cluster = _call(Clusters, Clusters.get)
-    create_cluster = _call(Clusters, Clusters.create)
-    update_cluster = _call(Clusters, Clusters.update)
-    delete_cluster = _call(Clusters, Clusters.delete)
-    replication = _call(Clusters, Clusters.replication)
-    give_up = _call(Clusters, Clusters.give_up)
+    @call
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        query: Mapping[str, str] | None = None,
+        version: int = 2,
+    ) -> Any:
+        """Send any request below ``/admin/v2``, or below another ``version``; return the parsed
+        answer, None if it is empty."""
+        path = f"/admin/v{version}/{path}"
+        return parsed(await self._connection.send(method, path, body, query))
 
-    tenant = _call(Tenants, Tenants.get)
-    create_tenant = _call(Tenants, Tenants.create)
-    update_tenant = _call(Tenants, Tenants.update)
-    delete_tenant = _call(Tenants, Tenants.delete)
-    tenant_metadata = _call(Tenants, Tenants.metadata)
-    tenant_home = _call(Tenants, Tenants.home)
-    set_tenant_home = _call(Tenants, Tenants.set_home)
+    health = of_group("clusters", Clusters.health)
+    cluster_names = of_group("clusters", Clusters.names)
+    cluster = of_group("clusters", Clusters.get)
+    create_cluster = of_group("clusters", Clusters.create)
+    update_cluster = of_group("clusters", Clusters.update)
+    delete_cluster = of_group("clusters", Clusters.delete)
+    replication = of_group("clusters", Clusters.replication)
+    give_up = of_group("clusters", Clusters.give_up)
 
-    examine_migration = _call(Migrations, Migrations.examine)
-    migrate_tenant = _call(Migrations, Migrations.start)
-    migration = _call(Migrations, Migrations.get)
-    roll_back_migration = _call(Migrations, Migrations.roll_back)
-    pull_tenant = _call(Pulls, Pulls.start)
-    finish_pull = _call(Pulls, Pulls.finish)
-    fail_over_tenant = _call(FailOvers, FailOvers.start)
-    received_from = _call(FailOvers, FailOvers.received)
+    tenant = of_group("tenants", Tenants.get)
+    create_tenant = of_group("tenants", Tenants.create)
+    update_tenant = of_group("tenants", Tenants.update)
+    delete_tenant = of_group("tenants", Tenants.delete)
+    tenant_metadata = of_group("tenants", Tenants.metadata)
+    tenant_home = of_group("tenants", Tenants.home)
+    set_tenant_home = of_group("tenants", Tenants.set_home)
 
-    create_namespace = _call(Namespaces, Namespaces.create)
-    delete_namespace = _call(Namespaces, Namespaces.delete)
-    policy = _call(Policies, Policies.get)
-    set_policy = _call(Policies, Policies.set)
-    remove_policy = _call(Policies, Policies.remove)
-    policies_of = _call(Policies, Policies.get_all)
-    set_policy_of = _call(Policies, Policies.set_on)
-    remove_policy_of = _call(Policies, Policies.remove_from)
+    examine_migration = of_group("migrations", Migrations.examine)
+    migrate_tenant = of_group("migrations", Migrations.start)
+    migration = of_group("migrations", Migrations.get)
+    roll_back_migration = of_group("migrations", Migrations.roll_back)
+    pull_tenant = of_group("pulls", Pulls.start)
+    finish_pull = of_group("pulls", Pulls.finish)
+    fail_over_tenant = of_group("failovers", FailOvers.start)
+    received_from = of_group("failovers", FailOvers.received)
 
-    create_topic = _call(Topics, Topics.create)
-    delete_topic = _call(Topics, Topics.delete)
-    undelete_topic = _call(Topics, Topics.undelete)
-    partitions = _call(Topics, Topics.partitions)
-    grow_partitions = _call(Topics, Topics.grow)
-    stats = _call(Topics, Topics.stats)
-    internal_stats = _call(Topics, Topics.internal_stats)
-    last_message_id = _call(Topics, Topics.last_message_id)
-    terminate = _call(Topics, Topics.terminate)
-    compact = _call(Topics, Topics.compact)
-    compaction_status = _call(Topics, Topics.compaction_status)
-    unload = _call(Topics, Topics.unload)
+    create_namespace = of_group("namespaces", Namespaces.create)
+    delete_namespace = of_group("namespaces", Namespaces.delete)
+    policy = of_group("policies", Policies.get)
+    set_policy = of_group("policies", Policies.set)
+    remove_policy = of_group("policies", Policies.remove)
+    policies_of = of_group("policies", Policies.get_all)
+    set_policy_of = of_group("policies", Policies.set_on)
+    remove_policy_of = of_group("policies", Policies.remove_from)
 
-    create_subscription = _call(Subscriptions, Subscriptions.create)
-    delete_subscription = _call(Subscriptions, Subscriptions.delete)
-    seek = _call(Subscriptions, Subscriptions.seek)
-    skip = _call(Subscriptions, Subscriptions.skip)
-    describe_subscription = _call(Subscriptions, Subscriptions.describe)
-    expire = _call(Subscriptions, Subscriptions.expire)
-    explain = _call(Subscriptions, Subscriptions.explain)
+    create_topic = of_group("topics", Topics.create)
+    delete_topic = of_group("topics", Topics.delete)
+    undelete_topic = of_group("topics", Topics.undelete)
+    partitions = of_group("topics", Topics.partitions)
+    grow_partitions = of_group("topics", Topics.grow)
+    stats = of_group("topics", Topics.stats)
+    internal_stats = of_group("topics", Topics.internal_stats)
+    last_message_id = of_group("topics", Topics.last_message_id)
+    terminate = of_group("topics", Topics.terminate)
+    compact = of_group("topics", Topics.compact)
+    compaction_status = of_group("topics", Topics.compaction_status)
+    unload = of_group("topics", Topics.unload)
+
+    create_subscription = of_group("subscriptions", Subscriptions.create)
+    delete_subscription = of_group("subscriptions", Subscriptions.delete)
+    seek = of_group("subscriptions", Subscriptions.seek)
+    skip = of_group("subscriptions", Subscriptions.skip)
+    describe_subscription = of_group("subscriptions", Subscriptions.describe)
+    expire = of_group("subscriptions", Subscriptions.expire)
+    explain = of_group("subscriptions", Subscriptions.explain)
     why = _deprecated("explain", explain)
-    undo = _call(Subscriptions, Subscriptions.undo)
-    peek = _call(Subscriptions, Subscriptions.peek)
+    undo = of_group("subscriptions", Subscriptions.undo)
+    peek = of_group("subscriptions", Subscriptions.peek)
 
-    schema = _call(Schemas, Schemas.get)
-    upload_schema = _call(Schemas, Schemas.upload)
-    check_schema = _call(Schemas, Schemas.check)
-    delete_schema = _call(Schemas, Schemas.delete)
+    schema = of_group("schemas", Schemas.get)
+    upload_schema = of_group("schemas", Schemas.upload)
+    check_schema = of_group("schemas", Schemas.check)
+    delete_schema = of_group("schemas", Schemas.delete)
 
-    transaction = _call(Transactions, Transactions.get)
-    abort_transaction = _call(Transactions, Transactions.abort)
-    coordinators = _call(Transactions, Transactions.coordinators)
-    scale_coordinators = _call(Transactions, Transactions.scale_coordinators)
-    transaction_buffer_stats = _call(Transactions, Transactions.buffer_stats)
-    pending_ack_stats = _call(Transactions, Transactions.pending_ack_stats)
+    transaction = of_group("transactions", Transactions.get)
+    abort_transaction = of_group("transactions", Transactions.abort)
+    coordinators = of_group("transactions", Transactions.coordinators)
+    scale_coordinators = of_group("transactions", Transactions.scale_coordinators)
+    transaction_buffer_stats = of_group("transactions", Transactions.buffer_stats)
+    pending_ack_stats = of_group("transactions", Transactions.pending_ack_stats)
 
-    move_to_host = _call(Hosts, Hosts.move)
-    drain_host = _call(Hosts, Hosts.drain)
-    resume_host = _call(Hosts, Hosts.resume)
-    restart_host = _call(Hosts, Hosts.restart)
+    move_to_host = of_group("hosts", Hosts.move)
+    drain_host = of_group("hosts", Hosts.drain)
+    resume_host = of_group("hosts", Hosts.resume)
+    restart_host = of_group("hosts", Hosts.restart)
 
-    ledger_audit = _call(Ledgers, Ledgers.audit)
+    ledger_audit = of_group("ledgers", Ledgers.audit)
     ledger_census = _deprecated("ledger_audit", ledger_audit)
-    repair_ledgers = _call(Ledgers, Ledgers.repair)
-    ledger = _call(Ledgers, Ledgers.get)
-    dead_ledgers = _call(Ledgers, Ledgers.dead)
-    retry_dead_ledgers = _call(Ledgers, Ledgers.retry_dead)
-    forget_dead_ledgers = _call(Ledgers, Ledgers.forget_dead)
+    repair_ledgers = of_group("ledgers", Ledgers.repair)
+    ledger = of_group("ledgers", Ledgers.get)
+    dead_ledgers = of_group("ledgers", Ledgers.dead)
+    retry_dead_ledgers = of_group("ledgers", Ledgers.retry_dead)
+    forget_dead_ledgers = of_group("ledgers", Ledgers.forget_dead)
+
+
+class Admin(AdminCalls[Blocking], Closing):
+    """A cluster's admin interface. Methods block, and may be called from any thread.
+
+    Connections are kept for later requests. `close` closes them; so does the end of a ``with``
+    block, and the garbage collector.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        token: str | None = None,
+        timeout_s: float = 90.0,
+        client_version: str | None = None,
+    ) -> None:
+        """``timeout_s`` limits every wait for the cluster; ``client_version`` is sent as the user
+        agent. Raises `ValueError` if ``url`` isn't http(s)."""
+        self._transport = self._new_transport(timeout_s)
+        connection = AdminConnection(url, self._transport, token, client_version)
+        super().__init__(connection, Blocking)
+        self._copy = partial(
+            type(self), url, token=token, timeout_s=timeout_s, client_version=client_version
+        )
+
+    def close(self) -> None:
+        """Close the connections that no request uses. The object can still be used."""
+        self._transport.close()
+
+    def _new_transport(self, timeout_s: float) -> BlockingTransport:
+        return BlockingTransport(timeout_s)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._copy, ()
+
+
+class AsyncioAdmin(AdminCalls[Asyncio], AsyncClosing):
+    """A cluster's admin interface for asyncio. Methods are coroutine functions.
+
+    All calls belong to the event loop of the first one. Connections are kept for later requests
+    until `close`, or the end of an ``async with`` block.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        token: str | None = None,
+        timeout_s: float = 90.0,
+        client_version: str | None = None,
+    ) -> None:
+        """``timeout_s`` limits every request; ``client_version`` is sent as the user agent.
+        Raises `ValueError` if ``url`` isn't http(s)."""
+        self._transport = AsyncioTransport(timeout_s)
+        connection = AdminConnection(url, self._transport, token, client_version)
+        super().__init__(connection, Asyncio)
+
+    async def close(self) -> None:
+        """Close the connections. The object can still be used."""
+        await self._transport.close()

@@ -7,9 +7,18 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from velaray.client.admin.connection import Resource
-from velaray.client.admin.operations import TEXT, V2, V3, AnyObject, Operation, Parameter, reads
-from velaray.client.admin.paths import path_of
+from velaray.client.admin.calls import call
+from velaray.client.admin.connection import ModeT, Resource
+from velaray.client.admin.operations import (
+    TEXT,
+    V2,
+    V3,
+    AnyObject,
+    Operation,
+    Parameter,
+    Query,
+    reads,
+)
 
 _CLUSTERS = f"{V2}/clusters"
 _CLUSTER = f"{_CLUSTERS}/{{cluster}}"
@@ -62,27 +71,33 @@ GIVE_UP = Operation(
 )
 
 
-class Clusters(Resource):
+class Clusters(Resource[ModeT]):
     """The known clusters."""
 
-    def __call__(self) -> dict[str, dict[str, Any]]:
+    @call
+    async def __call__(self) -> dict[str, dict[str, Any]]:
         """Return the details of every known cluster, by name; see `get`."""
-        return {name: self.get(name) for name in self.names()}
+        names = await self._ask(LIST)
+        return {name: dict(await self._ask(GET, {"cluster": name})) for name in names}
 
-    def health(self) -> None:
+    @call
+    async def health(self) -> None:
         """Return if the cluster answers; otherwise raise `AdminError`."""
-        self._connection.request("GET", "brokers/health")
+        await self._ask(HEALTH)
 
-    def names(self) -> list[str]:
+    @call
+    async def names(self) -> list[str]:
         """Return the names of all known clusters."""
-        return list(self._connection.request("GET", "clusters"))
+        return list(await self._ask(LIST))
 
-    def get(self, name: str) -> dict[str, Any]:
+    @call
+    async def get(self, name: str) -> dict[str, Any]:
         """Return a cluster's ``serviceUrl`` (admin) and ``brokerServiceUrl``, whether it is the
         ``local`` one, whether this one ``hasToken`` for it, and its ``progress`` (see `create`)."""
-        return dict(self._connection.request("GET", path_of("clusters", name)))
+        return dict(await self._ask(GET, {"cluster": name}))
 
-    def create(
+    @call
+    async def create(
         self,
         name: str,
         *,
@@ -97,9 +112,10 @@ class Clusters(Resource):
         ``progress`` "snapshots" for a cluster that knows only Pulsar's snapshots of subscriptions.
         """
         body = {"brokerServiceUrl": service_url, "serviceUrl": admin_url, "progress": progress}
-        self._connection.request("PUT", path_of("clusters", name), body | _credentials(token))
+        await self._ask(CREATE, {"cluster": name}, body=body | _credentials(token))
 
-    def update(
+    @call
+    async def update(
         self,
         name: str,
         *,
@@ -111,28 +127,30 @@ class Clusters(Resource):
         """Change the given details of another cluster. An empty ``token`` removes it."""
         named = {"brokerServiceUrl": service_url, "serviceUrl": admin_url, "progress": progress}
         body = {field: value for field, value in named.items() if value is not None}
-        self._connection.request("POST", path_of("clusters", name), body | _credentials(token))
+        await self._ask(UPDATE, {"cluster": name}, body=body | _credentials(token))
 
-    def delete(self, name: str) -> None:
+    @call
+    async def delete(self, name: str) -> None:
         """Forget another cluster. Raises `PreconditionFailed` while a tenant may use it, a policy
         names it, or it is the home cluster of a tenant."""
-        self._connection.request("DELETE", path_of("clusters", name))
+        await self._ask(DELETE, {"cluster": name})
 
-    def replication(
+    @call
+    async def replication(
         self, topic: str | None = None, namespace: str | None = None
     ) -> list[dict[str, Any]]:
         """Return the replicators of a topic, or those of the running partitions of a namespace or
         of the whole cluster: ``state``, ``reason``, ``backlog``, ``lag_ms``, ``progress_lag_ms``
         and more."""
-        query = {"topic": topic, "namespace": namespace}
-        given = {name: value for name, value in query.items() if value is not None}
-        return list(self._connection.request("GET", "replication", query=given, version=3))
+        query: Query = {OF_TOPIC: topic, OF_NAMESPACE: namespace}
+        return list(await self._ask(REPLICATION, query=query))
 
-    def give_up(self, cluster: str, topics: Sequence[str]) -> list[dict[str, Any]]:
+    @call
+    async def give_up(self, cluster: str, topics: Sequence[str]) -> list[dict[str, Any]]:
         """Hide, permanently, the entries of another cluster's transactions that came to these
         topics only in part. Return by partition how many were ``given_up`` and ``released``."""
         body = {"cluster": cluster, "topics": list(topics)}
-        return list(self._connection.request("POST", "replication/give-up", body, version=3))
+        return list(await self._ask(GIVE_UP, body=body))
 
 
 def _credentials(token: str | None) -> dict[str, str]:

@@ -4,103 +4,93 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import Any
-from urllib.parse import urlencode, urljoin, urlsplit, urlunsplit
+from typing import Any, Generic, TypeVar
+from urllib.parse import urlencode, urljoin, urlsplit
 
-from velaray.client.admin.errors import AdminError, Unavailable, error_of
+from velaray.client.admin.errors import AdminError, error_of
+from velaray.client.admin.operations import JSON, Operation, Query
+from velaray.client.admin.transports import Answer, Sending, Transport
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 MAX_REDIRECTS = 3
 """How often a request follows redirects to the home cluster of a tenant."""
 _ELSEWHERE = 307
 
+ModeT = TypeVar("ModeT")
+
 
 class AdminConnection:
-    """Sends requests to a cluster's REST interface, each over a connection of its own."""
+    """Sends requests to a cluster's REST interface."""
 
     def __init__(
-        self,
-        url: str = DEFAULT_URL,
-        *,
-        token: str | None = None,
-        timeout_s: float = 90.0,
-        client_version: str | None = None,
+        self, url: str, transport: Transport, token: str | None, client_version: str | None
     ) -> None:
-        """``timeout_s`` limits every request; ``client_version`` is sent as the user agent.
-        Raises `ValueError` if ``url`` isn't http(s)."""
+        """``client_version`` is sent as the user agent. Raises `ValueError` if ``url`` isn't
+        http(s)."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"not an admin URL: {url!r}; write http://host:port")
         self.url = url
-        self._token = token
-        self._client_version = client_version
-        self._timeout_s = timeout_s
+        self._transport = transport
+        self._headers = {"Accept": "*/*", "Content-Type": JSON}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        if client_version:
+            self._headers["User-Agent"] = client_version
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        query: Mapping[str, str] | None = None,
-        version: int = 2,
-    ) -> Any:
-        """Send one request below ``/admin/v2``, or below another ``version``; return the parsed
-        answer, None if it is empty."""
-        response, content = self.exchange(method, path, body, query, version)
-        if not content:
-            return None
-        if response.headers.get_content_type() != "application/json":
-            return content.decode()
-        return json.loads(content)
-
-    def exchange(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        query: Mapping[str, str] | None = None,
-        version: int = 2,
-    ) -> tuple[HTTPResponse, bytes]:
-        """Send one request as `request` does; return the answer and its content."""
-        target = f"{self.url.rstrip('/')}/admin/v{version}/{path}"
+    async def send(
+        self, method: str, path: str, body: Any = None, query: Mapping[str, str] | None = None
+    ) -> Answer:
+        """Send one request and return its answer. Raises `AdminError`."""
+        target = self.url.rstrip("/") + path
         if query:
             target += f"?{urlencode(query)}"
+        data = None if body is None else json.dumps(body).encode()
         for _ in range(1 + MAX_REDIRECTS):
-            response, content = self._send(method, target, body)
-            if response.status >= 400:
-                raise error_of(response.status, content)
-            if response.status != _ELSEWHERE:
-                return response, content
-            target = urljoin(target, response.headers["Location"])
-        raise AdminError(response.status, f"{self.url}: more than {MAX_REDIRECTS} redirects")
-
-    def _send(self, method: str, target: str, body: Any) -> tuple[HTTPResponse, bytes]:
-        headers = {"Accept": "*/*", "Content-Type": "application/json"}
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
-        if self._client_version:
-            headers["User-Agent"] = self._client_version
-        url = urlsplit(target)
-        kind = HTTPSConnection if url.scheme == "https" else HTTPConnection
-        connection = kind(str(url.hostname), url.port, timeout=self._timeout_s)
-        try:
-            data = None if body is None else json.dumps(body).encode()
-            connection.request(method, urlunsplit(("", "", *url[2:])), data, headers)
-            response = connection.getresponse()
-            return response, response.read()
-        except (OSError, HTTPException) as error:
-            raise Unavailable(
-                0,
-                f"no answer from {url.scheme}://{url.netloc} ({error or type(error).__name__}): is "
-                "velaray running there? Start it with `velaray start`",
-            ) from error
-        finally:
-            connection.close()
+            answer = await self._transport.send(Sending(method, target, self._headers, data))
+            if answer.status >= 400:
+                raise error_of(answer.status, answer.content)
+            if answer.status != _ELSEWHERE:
+                return answer
+            target = urljoin(target, answer.headers["location"])
+        raise AdminError(answer.status, f"{self.url}: more than {MAX_REDIRECTS} redirects")
 
 
-class Resource:
+def parsed(answer: Answer) -> Any:
+    """The content of an answer; None if it is empty."""
+    if not answer.content:
+        return None
+    kind = answer.headers.get("content-type", "").partition(";")[0].strip()
+    return json.loads(answer.content) if kind == JSON else answer.content.decode()
+
+
+class Resource(Generic[ModeT]):
     """Base of the classes of the resources."""
 
-    def __init__(self, connection: AdminConnection) -> None:
+    def __init__(self, connection: AdminConnection, mode: type[ModeT]) -> None:
         self._connection = connection
+        self.mode = mode
+
+    async def _ask(
+        self,
+        operation: Operation,
+        variables: Mapping[str, Any] | None = None,
+        query: Query | None = None,
+        body: Any = None,
+    ) -> Any:
+        """Call an operation; return the parsed answer. Parameters with their defaults are left
+        out."""
+        return parsed(await self._exchange(operation, variables, query, body))
+
+    async def _exchange(
+        self,
+        operation: Operation,
+        variables: Mapping[str, Any] | None = None,
+        query: Query | None = None,
+        body: Any = None,
+    ) -> Answer:
+        """Call an operation as `_ask` does; return the answer."""
+        texts = {each.name: each.text(value) for each, value in (query or {}).items()}
+        given = {name: text for name, text in texts.items() if text is not None}
+        path = operation.target(variables or {})
+        return await self._connection.send(operation.method, path, body, given)

@@ -7,7 +7,8 @@ from typing import Annotated, Any, NotRequired
 from annotated_types import MinLen
 from typing_extensions import TypedDict
 
-from velaray.client.admin.connection import Resource
+from velaray.client.admin.calls import call
+from velaray.client.admin.connection import ModeT, Resource
 from velaray.client.admin.operations import V2, Operation, reads
 
 _HOSTS = f"{V2}/velaray/hosts"
@@ -53,22 +54,24 @@ RESUME = Operation("POST", f"{_HOSTS}/resume", body=NamedHost)
 RESTART = Operation("POST", f"{_HOSTS}/restart", body=NamedHost, answers={200: Host})
 
 
-class Hosts(Resource):
+class Hosts(Resource[ModeT]):
     """The processes that run the actors of a cluster with shared placement.
 
     Every method raises `PreconditionFailed` if the actors of the cluster share no hosts.
     """
 
-    def __call__(self) -> list[dict[str, Any]]:
+    @call
+    async def __call__(self) -> list[dict[str, Any]]:
         """Return the hosts that run: ``name``, ``pid``, ``node``, ``actors``, ``memory`` in bytes,
         ``cpu_s``, ``lag_s`` (the longest delay of the event loop in the last minute), ``version``
         of velaray, ``drained``.
 
         A host that doesn't answer within five seconds is left out.
         """
-        return list(self._connection.request("GET", "velaray/hosts"))
+        return list(await self._ask(LIST))
 
-    def move(self, name: str, host: str | None = None) -> str:
+    @call
+    async def move(self, name: str, host: str | None = None) -> str:
         """Move the actors of a topic (or of one partition), or the actor with the key ``name``, to
         ``host`` (default: the one with fewest actors). Return the name of the host.
 
@@ -77,20 +80,23 @@ class Hosts(Resource):
         the former host doesn't answer; a repetition is safe.
         """
         body = {"name": name} if host is None else {"name": name, "host": host}
-        return str(self._connection.request("POST", "velaray/hosts/move", body)["host"])
+        return str((await self._ask(MOVE, body=body))["host"])
 
-    def drain(self, host: str) -> int:
+    @call
+    async def drain(self, host: str) -> int:
         """Move everything out of a host and place nothing more in it, until `resume` or until the
         placement directory is restarted. Return the number of topics and other actors that were
         moved. Raises as `move` does."""
-        found = self._connection.request("POST", "velaray/hosts/drain", {"host": host})
+        found = await self._ask(DRAIN, body={"host": host})
         return int(found["moved"])
 
-    def resume(self, host: str) -> None:
+    @call
+    async def resume(self, host: str) -> None:
         """Place actors in a drained host again. Raises `NotFound`."""
-        self._connection.request("POST", "velaray/hosts/resume", {"host": host})
+        await self._ask(RESUME, body={"host": host})
 
-    def restart(self, host: str) -> dict[str, Any]:
+    @call
+    async def restart(self, host: str) -> dict[str, Any]:
         """End the process of a drained host, and wait for the new one, which runs the version of
         velaray that is installed now. It takes actors again. Return its row, as in the list.
 
@@ -98,5 +104,4 @@ class Hosts(Resource):
         has actors, or if the installed version can't work with the running one. Raises
         `Unavailable` if the new process doesn't answer in time; then the host stays drained.
         """
-        found = self._connection.request("POST", "velaray/hosts/restart", {"host": host})
-        return dict(found)
+        return dict(await self._ask(RESTART, body={"host": host}))

@@ -7,9 +7,9 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from velaray.client.admin.connection import Resource
+from velaray.client.admin.calls import call
+from velaray.client.admin.connection import ModeT, Resource
 from velaray.client.admin.operations import V3, AnyObject, Operation, reads
-from velaray.client.admin.paths import path_of
 
 _LEDGERS = f"{V3}/ledgers"
 
@@ -42,10 +42,11 @@ FORGET_DEAD = Operation(
 )
 
 
-class Ledgers(Resource):
+class Ledgers(Resource[ModeT]):
     """The ledgers of all journals."""
 
-    def audit(self) -> dict[str, Any]:
+    @call
+    async def audit(self) -> dict[str, Any]:
         """Compare the stored ledgers with the manifests and the queued deletions.
 
         Return ``ledgers`` and ``bytes`` by state in ``totals``, and by kind of actor and state in
@@ -53,42 +54,43 @@ class Ledgers(Resource):
         ledger that no deletion is queued for, a *missing* one is listed but not stored. The
         journals in ``unreadable`` aren't counted; each has the reason.
         """
-        return dict(self._connection.request("GET", "ledgers/census", version=3))
+        return dict(await self._ask(AUDIT))
 
-    def repair(self) -> dict[str, Any]:
+    @call
+    async def repair(self) -> dict[str, Any]:
         """Queue the deletion of all orphans; return the audit, with their number in
         ``announced``."""
-        return dict(self._connection.request("POST", "ledgers/census/repair", version=3))
+        return dict(await self._ask(REPAIR))
 
-    def get(self, ledger_id: int) -> dict[str, Any]:
+    @call
+    async def get(self, ledger_id: int) -> dict[str, Any]:
         """Return where a ledger is, which journal owns it, and whether its deletion is queued.
 
         Raises `NotFound`.
         """
-        return dict(self._connection.request("GET", path_of("ledgers", str(ledger_id)), version=3))
+        return dict(await self._ask(GET, {"ledger": ledger_id}))
 
-    def dead(self) -> list[dict[str, Any]]:
+    @call
+    async def dead(self) -> list[dict[str, Any]]:
         """Return the deletions that were given up and neither retried nor forgotten, each with its
         ``id``."""
-        return list(self._connection.request("GET", "ledgers/dlq", version=3))
+        return list(await self._ask(DEAD))
 
-    def retry_dead(self, ids: Sequence[str] | None = None) -> int:
+    @call
+    async def retry_dead(self, ids: Sequence[str] | None = None) -> int:
         """Retry deletions that were given up, by default all; return their number.
 
         Raises `NotFound` if an id is unknown.
         """
-        body = _ids(ids)
-        return int(
-            self._connection.request("POST", "ledgers/dlq/retry", body, version=3)["retried"]
-        )
+        return int((await self._ask(RETRY_DEAD, body=_ids(ids)))["retried"])
 
-    def forget_dead(self, ids: Sequence[str] | None = None) -> int:
+    @call
+    async def forget_dead(self, ids: Sequence[str] | None = None) -> int:
         """Remove deletions that were given up from the list, by default all; return their number.
 
         Their ledgers stay stored. Raises `NotFound` if an id is unknown.
         """
-        found = self._connection.request("POST", "ledgers/dlq/forget", _ids(ids), version=3)
-        return int(found["forgotten"])
+        return int((await self._ask(FORGET_DEAD, body=_ids(ids)))["forgotten"])
 
 
 def _ids(ids: Sequence[str] | None) -> dict[str, list[str]]:

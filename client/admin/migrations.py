@@ -7,9 +7,18 @@ from typing import Annotated, Any, NotRequired
 from annotated_types import MinLen
 from typing_extensions import TypedDict
 
-from velaray.client.admin.connection import Resource
-from velaray.client.admin.operations import V2, AnyObject, Operation, Parameter, Whole, flag, reads
-from velaray.client.admin.paths import path_of
+from velaray.client.admin.calls import call
+from velaray.client.admin.connection import ModeT, Resource
+from velaray.client.admin.operations import (
+    V2,
+    AnyObject,
+    Operation,
+    Parameter,
+    Query,
+    Whole,
+    flag,
+    reads,
+)
 
 _MIGRATIONS = f"{V2}/velaray/migrations"
 _MIGRATION = f"{_MIGRATIONS}/{{tenant}}"
@@ -55,14 +64,16 @@ FAIL_OVER = Operation("POST", _FAILOVER, body=FailOverRequest, answers={200: Any
 RECEIVED = reads(f"{_FAILOVER}/received", AnyObject, TOPIC, CLUSTER)
 
 
-class Migrations(Resource):
+class Migrations(Resource[ModeT]):
     """The migrations of tenants from this cluster to others."""
 
-    def __call__(self) -> list[dict[str, Any]]:
+    @call
+    async def __call__(self) -> list[dict[str, Any]]:
         """Return the newest migration of every tenant that was to move away from here."""
-        return list(self._connection.request("GET", path_of("velaray", "migrations")))
+        return list(await self._ask(LIST))
 
-    def examine(
+    @call
+    async def examine(
         self, tenant: str, to: str, *, progress: str = "exact", max_lag: int = 1000
     ) -> dict[str, Any]:
         """Return what would move if a tenant moved to another cluster, and the ``problems`` that
@@ -71,9 +82,10 @@ class Migrations(Resource):
         Raises as `start` does if the request makes no sense.
         """
         asked = {"target": to, "progress": progress, "maxLag": max_lag, "dryRun": True}
-        return dict(self._connection.request("POST", _migration(tenant), asked))
+        return dict(await self._ask(START, {"tenant": tenant}, body=asked))
 
-    def start(
+    @call
+    async def start(
         self, tenant: str, to: str, *, progress: str = "exact", max_lag: int = 1000
     ) -> dict[str, Any]:
         """Move a tenant from this cluster, its home, to another one, with all its data. Its clients
@@ -88,32 +100,36 @@ class Migrations(Resource):
         answer. Then nothing has changed.
         """
         asked = {"target": to, "progress": progress, "maxLag": max_lag}
-        return dict(self._connection.request("POST", _migration(tenant), asked))
+        return dict(await self._ask(START, {"tenant": tenant}, body=asked))
 
-    def get(self, tenant: str) -> dict[str, Any]:
+    @call
+    async def get(self, tenant: str) -> dict[str, Any]:
         """Return the state of a tenant's newest migration away from here: its ``phase``, whether it
         is ``over``, the ``steps`` with their times, and the progress in ``detail``.
 
         Raises `NotFound` if there was no migration.
         """
-        return dict(self._connection.request("GET", _migration(tenant)))
+        return dict(await self._ask(GET, {"tenant": tenant}))
 
-    def roll_back(self, tenant: str, why: str = "asked to") -> dict[str, Any]:
+    @call
+    async def roll_back(self, tenant: str, why: str = "asked to") -> dict[str, Any]:
         """Cancel a migration; return what `get` does.
 
         Raises `Conflict` once the move is decided, `NotFound` if there was no migration.
         """
-        return dict(self._connection.request("DELETE", _migration(tenant), query={"why": why}))
+        return dict(await self._ask(ROLL_BACK, {"tenant": tenant}, {WHY: why}))
 
 
-class Pulls(Resource):
+class Pulls(Resource[ModeT]):
     """Tenants whose topics this cluster reads from another cluster."""
 
-    def __call__(self, tenant: str) -> list[dict[str, Any]]:
+    @call
+    async def __call__(self, tenant: str) -> list[dict[str, Any]]:
         """Return the progress of each partition of a tenant that is read from another cluster."""
-        return list(self._connection.request("GET", path_of("velaray", "pulls", tenant)))
+        return list(await self._ask(PULLS, {"tenant": tenant}))
 
-    def start(self, tenant: str, cluster: str, *, dry_run: bool = False) -> dict[str, Any]:
+    @call
+    async def start(self, tenant: str, cluster: str, *, dry_run: bool = False) -> dict[str, Any]:
         """Create here what a tenant has in ``cluster``, usually a Pulsar cluster, and begin to read
         its topics from there.
 
@@ -123,23 +139,24 @@ class Pulls(Resource):
         another form, `Unavailable` if the other cluster doesn't answer. Then nothing has changed.
         """
         body = {"cluster": cluster, "dryRun": dry_run}
-        return dict(self._connection.request("POST", path_of("velaray", "pulls", tenant), body))
+        return dict(await self._ask(START_PULL, {"tenant": tenant}, body=body))
 
-    def finish(self, tenant: str, cluster: str, *, force: bool = False) -> dict[str, Any]:
+    @call
+    async def finish(self, tenant: str, cluster: str, *, force: bool = False) -> dict[str, Any]:
         """Stop reading a tenant's topics from ``cluster``; return what `start` does. The ``notes``
         name what remains there.
 
         Raises `Conflict` while something is missing here, unless ``force``.
         """
-        query = {"cluster": cluster} | ({"force": "true"} if force else {})
-        path = path_of("velaray", "pulls", tenant)
-        return dict(self._connection.request("DELETE", path, query=query))
+        query: Query = {CLUSTER: cluster, UNFINISHED: force}
+        return dict(await self._ask(FINISH_PULL, {"tenant": tenant}, query))
 
 
-class FailOvers(Resource):
+class FailOvers(Resource[ModeT]):
     """Tenants whose home cluster is lost."""
 
-    def start(self, tenant: str, lost: str | None = None) -> dict[str, Any]:
+    @call
+    async def start(self, tenant: str, lost: str | None = None) -> dict[str, Any]:
         """Make this cluster the home of a tenant whose home cluster is lost, with the data that was
         replicated.
 
@@ -154,16 +171,11 @@ class FailOvers(Resource):
         cluster isn't known.
         """
         body = {} if lost is None else {"lost": lost}
-        path = path_of("velaray", "failovers", tenant)
-        return dict(self._connection.request("POST", path, body))
+        return dict(await self._ask(FAIL_OVER, {"tenant": tenant}, body=body))
 
-    def received(self, tenant: str, topic: str, cluster: str) -> dict[str, Any]:
+    @call
+    async def received(self, tenant: str, topic: str, cluster: str) -> dict[str, Any]:
         """Return what a partition of a tenant received from another cluster: the ``newest``
         position there, and the progress of the ``subscriptions``, each as encoded parts."""
-        path = path_of("velaray", "failovers", tenant, "received")
-        query = {"topic": topic, "cluster": cluster}
-        return dict(self._connection.request("GET", path, query=query))
-
-
-def _migration(tenant: str) -> str:
-    return path_of("velaray", "migrations", tenant)
+        query: Query = {TOPIC: topic, CLUSTER: cluster}
+        return dict(await self._ask(RECEIVED, {"tenant": tenant}, query))

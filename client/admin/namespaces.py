@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from velaray.client.admin.connection import Resource
+from velaray.client.admin.calls import call
+from velaray.client.admin.connection import ModeT, Resource
 from velaray.client.admin.operations import APPLIED, FORCE, V2, AnyObject, Operation, reads
-from velaray.client.admin.paths import force_query, namespace_path, path_of, topic_path
+from velaray.client.admin.paths import of_namespace, of_topic
 
 NAMESPACE = f"{V2}/namespaces/{{tenant}}/{{namespace}}"
 TOPIC = f"{V2}/persistent/{{tenant}}/{{namespace}}/{{topic}}"
@@ -70,69 +71,81 @@ def remove_policy(base: str, path: str) -> Operation:
     return Operation("DELETE", f"{base}/{path}")
 
 
-class Namespaces(Resource):
+class Namespaces(Resource[ModeT]):
     """The namespaces of tenants."""
 
-    def __call__(self, tenant: str) -> list[str]:
+    @call
+    async def __call__(self, tenant: str) -> list[str]:
         """Return a tenant's namespaces, as ``tenant/namespace``."""
-        return list(self._connection.request("GET", path_of("namespaces", tenant)))
+        return list(await self._ask(LIST, {"tenant": tenant}))
 
-    def create(self, namespace: str) -> None:
+    @call
+    async def create(self, namespace: str) -> None:
         """Create ``tenant/namespace``."""
-        self._connection.request("PUT", namespace_path(namespace))
+        await self._ask(CREATE, of_namespace(namespace))
 
-    def delete(self, namespace: str, *, force: bool = False) -> None:
+    @call
+    async def delete(self, namespace: str, *, force: bool = False) -> None:
         """Delete ``tenant/namespace``. Raises `Conflict` while it has topics, unless ``force``.
 
         With ``force`` all its topics are deleted at once, even while clients are connected.
         """
-        query = force_query(force)
-        self._connection.request("DELETE", namespace_path(namespace), query=query)
+        await self._ask(DELETE, of_namespace(namespace), {FORCE: force})
 
 
-class Policies(Resource):
+class Policies(Resource[ModeT]):
     """The policies of the cluster, of namespaces and of topics."""
 
-    def __call__(self, namespace: str) -> dict[str, Any]:
+    @call
+    async def __call__(self, namespace: str) -> dict[str, Any]:
         """Return the policies that are set on ``tenant/namespace``, in the fields of Pulsar's
         namespace document."""
-        return dict(self._connection.request("GET", namespace_path(namespace)))
+        return dict(await self._ask(GET, of_namespace(namespace)))
 
-    def get(self, namespace: str, name: str, *, applied: bool = False) -> Any:
+    @call
+    async def get(self, namespace: str, name: str, *, applied: bool = False) -> Any:
         """Return a policy of ``tenant/namespace``; None if it isn't set there.
 
         With ``applied`` return the value in effect, whichever level sets it.
         """
-        query = {"applied": "true"} if applied else None
-        return self._connection.request("GET", namespace_path(namespace, name), query=query)
+        operation = get_policy(NAMESPACE, name)
+        return await self._ask(operation, of_namespace(namespace), {APPLIED: applied})
 
-    def set(self, namespace: str, name: str, value: Any) -> None:
+    @call
+    async def set(self, namespace: str, name: str, value: Any) -> None:
         """Set a policy by its name in Pulsar's REST interface, such as ``retention``."""
-        self._connection.request("POST", namespace_path(namespace, name), value)
+        await self._ask(set_policy(NAMESPACE, name), of_namespace(namespace), body=value)
 
-    def remove(self, namespace: str, name: str) -> None:
+    @call
+    async def remove(self, namespace: str, name: str) -> None:
         """Remove a policy, so that the value of the wider level applies."""
-        self._connection.request("DELETE", namespace_path(namespace, name))
+        await self._ask(remove_policy(NAMESPACE, name), of_namespace(namespace))
 
-    def get_all(self, where: str, *, applied: bool = False) -> dict[str, Any]:
+    @call
+    async def get_all(self, where: str, *, applied: bool = False) -> dict[str, Any]:
         """Return the policies that are set on ``where``, by name; with ``applied`` those in effect.
 
         ``where`` is "cluster", ``tenant/namespace`` or a topic.
         """
-        query = {"applied": "true"} if applied else None
-        return dict(self._connection.request("GET", _level(where, "policies"), query=query))
+        operations, variables = _level(where)
+        return dict(await self._ask(operations.all, variables, {APPLIED: applied}))
 
-    def set_on(self, where: str, name: str, value: Any) -> None:
+    @call
+    async def set_on(self, where: str, name: str, value: Any) -> None:
         """Set a policy of ``where`` (see `get_all`). Running topics apply it at once."""
-        self._connection.request("PUT", _level(where, "policies", name), value)
+        operations, variables = _level(where)
+        await self._ask(operations.set(), {**variables, "policy": name}, body=value)
 
-    def remove_from(self, where: str, name: str) -> None:
+    @call
+    async def remove_from(self, where: str, name: str) -> None:
         """Remove a policy of ``where``, so that the value of the wider level applies."""
-        self._connection.request("DELETE", _level(where, "policies", name))
+        operations, variables = _level(where)
+        await self._ask(operations.remove, {**variables, "policy": name})
 
 
-def _level(where: str, *parts: str) -> str:
+def _level(where: str) -> tuple[PolicyOperations, dict[str, str]]:
     if where == "cluster":
-        return path_of(*parts)
-    is_topic = "://" in where or where.count("/") != 1
-    return f"{topic_path(where) if is_topic else namespace_path(where)}/{path_of(*parts)}"
+        return LEVELS["cluster"], {}
+    if "://" in where or where.count("/") != 1:
+        return LEVELS["topic"], of_topic(where)
+    return LEVELS["namespace"], of_namespace(where)

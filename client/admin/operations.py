@@ -57,6 +57,10 @@ class Parameter(Generic[ValueT]):
         return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+Query = Mapping[Parameter[Any], Any]
+"""The values of query parameters."""
+
+
 def flag(name: str, about: str) -> Parameter[bool]:
     """A query parameter that is true or false, by default false."""
     return Parameter(name, bool, False, about)

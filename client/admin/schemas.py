@@ -7,18 +7,20 @@ from typing import Any, Required
 
 from typing_extensions import TypedDict
 
-from velaray.client.admin.connection import Resource
+from velaray.client.admin.calls import call
+from velaray.client.admin.connection import ModeT, Resource
 from velaray.client.admin.operations import (
     FORCE,
     V2,
     Operation,
     Parameter,
+    Query,
     Texts,
     Whole,
     flag,
     reads,
 )
-from velaray.client.admin.paths import local_path, path_of
+from velaray.client.admin.paths import of_topic
 
 SCHEMAS = f"{V2}/schemas/{{tenant}}/{{namespace}}/{{topic}}"
 
@@ -98,10 +100,11 @@ CHECK = Operation(
 DELETE = Operation("DELETE", f"{SCHEMAS}/schema", (FORCE,), answers={200: VersionNumber})
 
 
-class Schemas(Resource):
+class Schemas(Resource[ModeT]):
     """The schemas of topics."""
 
-    def __call__(
+    @call
+    async def __call__(
         self,
         topic: str,
         *,
@@ -116,23 +119,21 @@ class Schemas(Resource):
         versions of that point. Raises `NotFound` or `AdminError` if the history doesn't reach back
         to it.
         """
-        query = {"deleted": "true" if deleted else "false"}
-        if as_of_ms is not None:
-            query["asOf"] = str(as_of_ms)
-        if sequence is not None:
-            query["sequence"] = str(sequence)
-        found = self._connection.request("GET", _path(topic, "schemas"), query=query)
-        return list(found["getSchemaResponses"])
+        query: Query = {DELETED: deleted, AS_OF: as_of_ms, SEQUENCE: sequence}
+        return list((await self._ask(LIST, of_topic(topic), query))["getSchemaResponses"])
 
-    def get(self, topic: str, version: int | None = None) -> dict[str, Any]:
+    @call
+    async def get(self, topic: str, version: int | None = None) -> dict[str, Any]:
         """Return a version of a topic's schema, deleted or not; None: the latest that isn't.
 
         Raises `NotFound` if it doesn't exist.
         """
-        parts = ("schema",) if version is None else ("schema", str(version))
-        return dict(self._connection.request("GET", _path(topic, *parts)))
+        if version is None:
+            return dict(await self._ask(GET_LATEST, of_topic(topic)))
+        return dict(await self._ask(GET, {**of_topic(topic), "version": version}))
 
-    def upload(
+    @call
+    async def upload(
         self, topic: str, kind: str, schema: str = "", properties: Mapping[str, str] | None = None
     ) -> int:
         """Register a schema of this type (AVRO, JSON, ...); return its version.
@@ -140,10 +141,11 @@ class Schemas(Resource):
         Raises `Conflict` if it isn't compatible, `Invalid` if it isn't a schema.
         """
         body = _body(kind, schema, properties)
-        found = self._connection.request("POST", _path(topic, "schema"), body)
+        found = await self._ask(UPLOAD, of_topic(topic), body=body)
         return int(found["version"]["version"])
 
-    def check(
+    @call
+    async def check(
         self,
         topic: str,
         kind: str,
@@ -158,25 +160,19 @@ class Schemas(Resource):
         ``strategy`` replaces the topic's; with ``every_version`` the schema is compared with all
         versions, deleted ones too. Nothing is changed. Raises `Invalid`.
         """
-        query = {"all": "true" if every_version else "false"}
-        if strategy is not None:
-            query["strategy"] = strategy
+        query: Query = {EVERY_VERSION: every_version, STRATEGY: strategy}
         body = _body(kind, schema, properties)
-        return dict(self._connection.request("POST", _path(topic, "compatibility"), body, query))
+        return dict(await self._ask(CHECK, of_topic(topic), query, body))
 
-    def delete(self, topic: str, *, force: bool = False) -> int:
+    @call
+    async def delete(self, topic: str, *, force: bool = False) -> int:
         """Delete all versions of a topic's schema; return the number of the deletion.
 
         Published messages can still be decoded, also after ``force``, which is only recorded.
         Raises `NotFound` if all versions are deleted.
         """
-        query = {"force": "true" if force else "false"}
-        found = self._connection.request("DELETE", _path(topic, "schema"), query=query)
+        found = await self._ask(DELETE, of_topic(topic), {FORCE: force})
         return int(found["version"])
-
-
-def _path(topic: str, *parts: str) -> str:
-    return f"schemas/{local_path(topic)}/{path_of(*parts)}"
 
 
 def _body(kind: str, schema: str, given: Mapping[str, str] | None) -> dict[str, Any]:

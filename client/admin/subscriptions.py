@@ -11,7 +11,8 @@ from typing import Annotated, Any
 from annotated_types import Ge, Le
 from typing_extensions import TypedDict
 
-from velaray.client.admin.connection import Resource
+from velaray.client.admin.calls import call
+from velaray.client.admin.connection import ModeT, Resource
 from velaray.client.admin.errors import NotFound
 from velaray.client.admin.operations import (
     BYTES,
@@ -19,12 +20,13 @@ from velaray.client.admin.operations import (
     AnyObject,
     Operation,
     Parameter,
+    Query,
     Texts,
     Whole,
     flag,
     reads,
 )
-from velaray.client.admin.paths import force_query, id_body, subscription_path, topic_path
+from velaray.client.admin.paths import id_body, of_subscription, of_topic
 from velaray.client.admin.topics import TOPIC
 from velaray.client.message_id import MessageId
 from velaray.events.ids import INT64_MAX
@@ -92,14 +94,16 @@ PEEK = Operation(
 )
 
 
-class Subscriptions(Resource):
+class Subscriptions(Resource[ModeT]):
     """The durable subscriptions of topics."""
 
-    def __call__(self, topic: str) -> list[str]:
+    @call
+    async def __call__(self, topic: str) -> list[str]:
         """Return the names of the durable subscriptions."""
-        return list(self._connection.request("GET", f"{topic_path(topic)}/subscriptions"))
+        return list(await self._ask(LIST, of_topic(topic)))
 
-    def create(
+    @call
+    async def create(
         self,
         topic: str,
         subscription: str,
@@ -112,52 +116,61 @@ class Subscriptions(Resource):
         latest.
         """
         body = {**id_body(start), "properties": dict(properties or {})}
-        self._connection.request("PUT", subscription_path(topic, subscription), body)
+        await self._ask(CREATE, of_subscription(topic, subscription), body=body)
 
-    def delete(self, topic: str, subscription: str, *, force: bool = False) -> None:
+    @call
+    async def delete(self, topic: str, subscription: str, *, force: bool = False) -> None:
         """Delete a subscription. Raises `PreconditionFailed` while it has consumers, unless
         ``force``."""
-        query = force_query(force)
-        self._connection.request("DELETE", subscription_path(topic, subscription), query=query)
+        await self._ask(DELETE, of_subscription(topic, subscription), {FORCE: force})
 
-    def seek(self, topic: str, subscription: str, to: MessageId | int) -> None:
+    @call
+    async def seek(self, topic: str, subscription: str, to: MessageId | int) -> None:
         """Move a subscription to a message id, or to a publish time in milliseconds since 1970.
 
         That message is delivered next. An id belongs to one partition, so a partitioned topic
         accepts only the earliest and the latest.
         """
-        path = f"{subscription_path(topic, subscription)}/resetcursor"
+        whose = of_subscription(topic, subscription)
         if isinstance(to, MessageId):
-            self._connection.request("POST", path, id_body(to))
+            await self._ask(SEEK_ID, whose, body=id_body(to))
         else:
-            self._connection.request("POST", f"{path}/{to}")
+            await self._ask(SEEK_TIME, {**whose, "timestamp": to})
 
-    def skip(self, topic: str, subscription: str, entries: int | None = None) -> None:
+    @call
+    async def skip(self, topic: str, subscription: str, entries: int | None = None) -> None:
         """Acknowledge the next ``entries`` of every partition; None: the whole backlog."""
-        what = "skip_all" if entries is None else f"skip/{entries}"
-        self._connection.request("POST", f"{subscription_path(topic, subscription)}/{what}")
+        whose = of_subscription(topic, subscription)
+        if entries is None:
+            await self._ask(SKIP_ALL, whose)
+        else:
+            await self._ask(SKIP, {**whose, "count": entries})
 
-    def describe(self, topic: str, subscription: str) -> dict[str, Any]:
+    @call
+    async def describe(self, topic: str, subscription: str) -> dict[str, Any]:
         """Return what a subscription holds and what blocks it, by the name of the partition."""
-        path = f"{subscription_path(topic, subscription)}/describe"
-        return dict(self._connection.request("GET", path))
+        return dict(await self._ask(DESCRIBE, of_subscription(topic, subscription)))
 
-    def expire(self, topic: str, subscription: str | None, seconds: int) -> None:
+    @call
+    async def expire(self, topic: str, subscription: str | None, seconds: int) -> None:
         """Expire messages that were published at least ``seconds`` ago, for one subscription, or
         (None) for all."""
-        whose = f"{topic_path(topic)}/all_subscription"
-        if subscription is not None:
-            whose = subscription_path(topic, subscription)
-        self._connection.request("POST", f"{whose}/expireMessages/{seconds}")
+        age = {"seconds": seconds}
+        if subscription is None:
+            await self._ask(EXPIRE_ALL, of_topic(topic) | age)
+        else:
+            await self._ask(EXPIRE, of_subscription(topic, subscription) | age)
 
-    def explain(self, topic: str, subscription: str, message_id: MessageId) -> dict[str, Any]:
+    @call
+    async def explain(self, topic: str, subscription: str, message_id: MessageId) -> dict[str, Any]:
         """Return what happened to a message in a subscription: the ``facts`` of its journals, in
         order, and its state ``now``."""
         wanted = f"{message_id.ledger_id()}:{message_id.entry_id()}:{message_id.partition()}"
-        path = f"{subscription_path(topic, subscription)}/why/{wanted}"
-        return dict(self._connection.request("GET", path))
+        whose = of_subscription(topic, subscription)
+        return dict(await self._ask(EXPLAIN, {**whose, "message": wanted}))
 
-    def undo(
+    @call
+    async def undo(
         self,
         topic: str,
         subscription: str,
@@ -175,29 +188,28 @@ class Subscriptions(Resource):
         delivered again were trimmed; then nothing is changed. A later error names the partitions
         that are changed and those that aren't.
         """
-        named = {"event": event, "time": time_ms}
-        query = {name: str(value) for name, value in named.items() if value is not None}
-        method = "GET" if preview else "POST"
-        path = f"{subscription_path(topic, subscription)}/undo"
-        return dict(self._connection.request(method, path, query=query))
+        operation = PREVIEW_UNDO if preview else UNDO
+        query: Query = {EVENT: event, SINCE: time_ms}
+        return dict(await self._ask(operation, of_subscription(topic, subscription), query))
 
-    def peek(self, topic: str, subscription: str, number: int = 1) -> PeekedEntry | None:
+    @call
+    async def peek(self, topic: str, subscription: str, number: int = 1) -> PeekedEntry | None:
         """Return the ``number``-th unacknowledged entry (from 1) of a plain topic or partition, or
         None."""
-        path = f"{subscription_path(topic, subscription)}/position/{number}"
+        whose = of_subscription(topic, subscription)
         try:
-            response, content = self._connection.exchange("GET", path)
+            answer = await self._exchange(PEEK, {**whose, "position": number})
         except NotFound:
-            if subscription not in self(topic):
+            if subscription not in await self._ask(LIST, of_topic(topic)):
                 raise
             return None
-        headers = response.headers
-        batch = headers["X-Pulsar-num-batch-message"]
+        headers = answer.headers
+        batch = headers.get("x-pulsar-num-batch-message")
         return PeekedEntry(
-            MessageId.from_stored(StoredId.parse(headers["X-Pulsar-Message-ID"])),
-            content,
-            _milliseconds(headers["X-Pulsar-publish-time"]),
-            json.loads(headers["X-Pulsar-PROPERTY"] or "{}"),
+            MessageId.from_stored(StoredId.parse(headers["x-pulsar-message-id"])),
+            answer.content,
+            _milliseconds(headers["x-pulsar-publish-time"]),
+            json.loads(headers.get("x-pulsar-property", "{}")),
             None if batch is None else int(batch),
         )
 

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 from annotated_types import MinLen
 from typing_extensions import TypedDict
 
-from velaray.client.admin.connection import Resource
+from velaray.client.admin.calls import call
+from velaray.client.admin.clusters import LIST as LIST_CLUSTERS
+from velaray.client.admin.connection import ModeT, Resource
 from velaray.client.admin.operations import V2, AnyObject, Operation, reads
-from velaray.client.admin.paths import path_of
 
 _TENANT = f"{V2}/tenants/{{tenant}}"
 
@@ -38,18 +39,21 @@ HOME = reads(f"{_TENANT}/home", HomeCluster)
 SET_HOME = Operation("POST", f"{_TENANT}/home", body=HomeCluster)
 
 
-class Tenants(Resource):
+class Tenants(Resource[ModeT]):
     """The tenants of the cluster."""
 
-    def __call__(self) -> list[str]:
+    @call
+    async def __call__(self) -> list[str]:
         """Return the names of all tenants."""
-        return list(self._connection.request("GET", "tenants"))
+        return list(await self._ask(LIST))
 
-    def get(self, name: str) -> dict[str, list[str]]:
+    @call
+    async def get(self, name: str) -> dict[str, list[str]]:
         """Return a tenant's ``adminRoles`` and ``allowedClusters``."""
-        return dict(self._connection.request("GET", path_of("tenants", name)))
+        return dict(await self._ask(GET, {"tenant": name}))
 
-    def create(
+    @call
+    async def create(
         self,
         name: str,
         *,
@@ -59,11 +63,12 @@ class Tenants(Resource):
         """Create a tenant. Without ``allowed_clusters`` it may use all known clusters."""
         clusters = allowed_clusters
         if clusters is None:
-            clusters = self._connection.request("GET", "clusters")
+            clusters = await self._ask(LIST_CLUSTERS)
         body = {"adminRoles": list(admin_roles), "allowedClusters": list(clusters)}
-        self._connection.request("PUT", path_of("tenants", name), body)
+        await self._ask(CREATE, {"tenant": name}, body=body)
 
-    def update(
+    @call
+    async def update(
         self,
         name: str,
         *,
@@ -74,30 +79,34 @@ class Tenants(Resource):
 
         Raises `Conflict` if the tenant replicates to a cluster that it may not use any more.
         """
-        body: dict[str, Sequence[str]] = dict(self.get(name))
+        body: dict[str, Sequence[str]] = dict(await self._ask(GET, {"tenant": name}))
         if admin_roles is not None:
             body["adminRoles"] = list(admin_roles)
         if allowed_clusters is not None:
             body["allowedClusters"] = list(allowed_clusters)
-        self._connection.request("POST", path_of("tenants", name), body)
+        await self._ask(UPDATE, {"tenant": name}, body=body)
 
-    def delete(self, name: str) -> None:
+    @call
+    async def delete(self, name: str) -> None:
         """Delete a tenant. Raises `Conflict` while it has namespaces."""
-        self._connection.request("DELETE", path_of("tenants", name))
+        await self._ask(DELETE, {"tenant": name})
 
-    def metadata(self, name: str) -> dict[str, Any]:
+    @call
+    async def metadata(self, name: str) -> dict[str, Any]:
         """Return everything that the cluster stores of a tenant except messages: ``admin_roles``,
         ``allowed_clusters``, ``namespaces`` with their policies and topics."""
-        return dict(self._connection.request("GET", path_of("tenants", name, "metadata")))
+        return dict(await self._ask(METADATA, {"tenant": name}))
 
-    def home(self, name: str) -> str:
+    @call
+    async def home(self, name: str) -> str:
         """Return a tenant's home cluster, as far as this cluster knows. The home cluster serves the
         tenant's clients, also those that ask another cluster."""
-        return str(self._connection.request("GET", path_of("tenants", name, "home"))["cluster"])
+        return str((await self._ask(HOME, {"tenant": name}))["cluster"])
 
-    def set_home(self, name: str, cluster: str) -> None:
+    @call
+    async def set_home(self, name: str, cluster: str) -> None:
         """Set a tenant's home cluster, which serves its clients from now on. Nothing is moved.
 
         Raises `NotFound` if there is no such cluster.
         """
-        self._connection.request("POST", path_of("tenants", name, "home"), {"cluster": cluster})
+        await self._ask(SET_HOME, {"tenant": name}, body={"cluster": cluster})

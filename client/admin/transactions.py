@@ -6,9 +6,19 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
 
-from velaray.client.admin.connection import Resource
-from velaray.client.admin.operations import V3, AnyObject, Operation, Parameter, Whole, flag, reads
-from velaray.client.admin.paths import local_path, path_of
+from velaray.client.admin.calls import call
+from velaray.client.admin.connection import ModeT, Resource
+from velaray.client.admin.operations import (
+    V3,
+    AnyObject,
+    Operation,
+    Parameter,
+    Query,
+    Whole,
+    flag,
+    reads,
+)
+from velaray.client.admin.paths import of_subscription, of_topic
 
 TRANSACTIONS = f"{V3}/transactions"
 ONE = "{most}/{least}"
@@ -40,10 +50,11 @@ PENDING_ACK_STATS = reads(
 )
 
 
-class Transactions(Resource):
+class Transactions(Resource[ModeT]):
     """The transactions of all coordinators."""
 
-    def __call__(
+    @call
+    async def __call__(
         self,
         *,
         status: str | None = None,
@@ -57,57 +68,60 @@ class Transactions(Resource):
         coordinator, ``older_than_ms`` those that began so long ago. Ages and remaining timeouts are
         in milliseconds.
         """
-        named = {"status": status, "coordinatorId": coordinator}
-        query = {name: str(value) for name, value in named.items() if value is not None}
-        query |= {"olderThan": str(older_than_ms), "most": str(most)}
-        return dict(self._connection.request("GET", "transactions", query=query, version=3))
+        query: Query = {
+            STATUS: status,
+            COORDINATOR: coordinator,
+            OLDER_THAN: older_than_ms,
+            MOST: most,
+        }
+        return dict(await self._ask(LIST, query=query))
 
-    def get(self, txn_id: tuple[int, int]) -> dict[str, Any]:
+    @call
+    async def get(self, txn_id: tuple[int, int]) -> dict[str, Any]:
         """Return a transaction (coordinator, sequence): what every participant holds of it, and
         what its end ``waitsFor``. The ``status`` of one that ended, COMMITTED or ABORTED, is kept
         permanently.
 
         Raises `NotFound` if there was never such a transaction.
         """
-        path = _path("transactionMetadata", txn_id)
-        return dict(self._connection.request("GET", path, version=3))
+        return dict(await self._ask(GET, _variables(txn_id)))
 
-    def abort(self, txn_id: tuple[int, int]) -> bool:
+    @call
+    async def abort(self, txn_id: tuple[int, int]) -> bool:
         """Abort a transaction (coordinator, sequence) of any client. A repetition changes nothing.
 
         The transaction is aborted when this returns; False: some participants haven't applied it
         yet. Raises `Conflict` if it is committed, `NotFound` if there was never such a transaction.
         """
-        path = _path("abortTransaction", txn_id)
-        response, _ = self._connection.exchange("POST", path, version=3)
-        return response.status != 202
+        return (await self._exchange(ABORT, _variables(txn_id))).status != 202
 
-    def coordinators(self) -> dict[int, dict[str, Any]]:
+    @call
+    async def coordinators(self) -> dict[int, dict[str, Any]]:
         """Return the statistics of every transaction coordinator, by its number."""
-        found = self._connection.request("GET", "transactions/coordinatorStats", version=3)
+        found = await self._ask(COORDINATOR_STATS)
         return {int(number): stats for number, stats in found.items()}
 
-    def scale_coordinators(self, count: int) -> None:
+    @call
+    async def scale_coordinators(self, count: int) -> None:
         """Increase the number of transaction coordinators to ``count``. Clients use the new ones
         after they connect again.
 
         Raises `PreconditionFailed` if there are as many already.
         """
-        path = "transactions/transactionCoordinator/replicas"
-        self._connection.request("POST", path, count, version=3)
+        await self._ask(SCALE, body=count)
 
-    def buffer_stats(self, topic: str) -> dict[str, Any]:
+    @call
+    async def buffer_stats(self, topic: str) -> dict[str, Any]:
         """Return the ongoing transactions of a plain topic or a partition, and the position up to
         which consumers may read."""
-        path = f"transactions/transactionBufferStats/{local_path(topic)}"
-        return dict(self._connection.request("GET", path, version=3))
+        return dict(await self._ask(BUFFER_STATS, of_topic(topic)))
 
-    def pending_ack_stats(self, topic: str, subscription: str) -> dict[str, Any]:
+    @call
+    async def pending_ack_stats(self, topic: str, subscription: str) -> dict[str, Any]:
         """Return the pending acknowledgements in a subscription of a plain topic or partition."""
-        path = f"transactions/pendingAckStats/{local_path(topic)}/{path_of(subscription)}"
-        return dict(self._connection.request("GET", path, version=3))
+        return dict(await self._ask(PENDING_ACK_STATS, of_subscription(topic, subscription)))
 
 
-def _path(what: str, txn_id: tuple[int, int]) -> str:
+def _variables(txn_id: tuple[int, int]) -> dict[str, int]:
     coordinator, sequence = txn_id
-    return path_of("transactions", what, str(coordinator), str(sequence))
+    return {"most": coordinator, "least": sequence}

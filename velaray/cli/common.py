@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from http.client import HTTPResponse
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 from rich import box
@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from velaray.client.admin import DEFAULT_URL, Admin
+from velaray.client.admin.transports import Answer, BlockingTransport, Sending
 from velaray.client.exceptions import VelarayError
 from velaray.events.ids import InvalidNameError
 from velaray.journal.errors import JournalError
@@ -123,12 +124,18 @@ _timeout = click.option(
 )
 
 
+class _PatientTransport(BlockingTransport):
+    async def send(self, sending: Sending) -> Answer:
+        where = urlsplit(sending.url)
+        with Progress(f"waiting for {where.scheme}://{where.netloc}"):
+            return await super().send(sending)
+
+
 class _PatientAdmin(Admin):
     """An `Admin` that prints on standard error what it waits for."""
 
-    def _send(self, method: str, target: str, body: Any) -> tuple[HTTPResponse, bytes]:
-        with Progress(f"waiting for {self.url}"):
-            return super()._send(method, target, body)
+    def _new_transport(self, timeout_s: float) -> BlockingTransport:
+        return _PatientTransport(timeout_s)
 
 
 def with_output(command: Command) -> Command:
