@@ -31,7 +31,8 @@ from velaray.broker.catalog import messages as m
 from velaray.broker.partition.messages import Stats, Upkeep
 from velaray.broker.session import SERVER_VERSION
 from velaray.client.admin import clusters as operations
-from velaray.client.admin.operations import TEXT, V2, AnyObject, Operation, Texts, reads
+from velaray.client.admin.operations import TEXT, V2, Operation, Texts, reads
+from velaray.client.admin.topic_stats import TopicStats
 from velaray.events.ids import ActorKey, ActorKind
 
 # Pulsar's broker settings for policies that are set nowhere: policy and field.
@@ -234,6 +235,30 @@ class OwnedNamespace(TypedDict):
     is_active: bool
 
 
+class LoadReport(TypedDict):
+    """The load of a broker."""
+
+    loadReportType: str
+    webServiceUrl: str
+    pulsarServiceUrl: str
+    persistentTopicsEnabled: bool
+    nonPersistentTopicsEnabled: bool
+    brokerVersionString: str
+    numTopics: int
+    numProducers: int
+    numConsumers: int
+
+
+class LabelledMetrics(TypedDict):
+    """The metrics with the same labels, by name."""
+
+    dimensions: Texts
+    metrics: dict[str, float]
+
+
+TopicsByBundle = dict[str, dict[str, dict[str, dict[str, TopicStats]]]]
+"""The statistics of topics by namespace, bundle, persistence and name."""
+
 _BROKERS = f"{V2}/brokers"
 _STATS = f"{V2}/broker-stats"
 
@@ -255,7 +280,7 @@ ROUTES: tuple[Route, ...] = (
         reads(f"{_BROKERS}/{{cluster}}/{{broker}}/ownedNamespaces", dict[str, OwnedNamespace]),
         owned_namespaces,
     ),
-    Route(reads(f"{_STATS}/topics", AnyObject), topics),
-    Route(reads(f"{_STATS}/load-report", AnyObject), load_report),
-    Route(reads(f"{_STATS}/metrics", list[AnyObject]), metrics),
+    Route(reads(f"{_STATS}/topics", TopicsByBundle), topics),
+    Route(reads(f"{_STATS}/load-report", LoadReport), load_report),
+    Route(reads(f"{_STATS}/metrics", list[LabelledMetrics]), metrics),
 )

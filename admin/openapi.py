@@ -20,11 +20,11 @@ from velaray.admin.http import answer
 from velaray.broker.session import SERVER_VERSION
 from velaray.client.admin.operations import (
     JSON,
-    PATH_VARIABLES,
     AnyObject,
     Operation,
     Problem,
     reads,
+    variable,
 )
 
 OPENAPI = "3.1.0"
@@ -124,7 +124,7 @@ class _Schemas:
 
 
 def _types(operation: Operation) -> Iterator[Any]:
-    yield from (PATH_VARIABLES[name][1] for name in operation.variables)
+    yield from (variable(name)[1] for name in operation.variables)
     yield from (each.type for each in operation.query)
     yield from (each for each in operation.answers.values() if each is not None)
     if operation.body is not None:
@@ -158,7 +158,7 @@ def _operation(group: Group, route: Route, schemas: _Schemas) -> dict[str, Any]:
 
 def _parameters(operation: Operation, schemas: _Schemas) -> Iterator[dict[str, Any]]:
     for name in operation.variables:
-        about, kind = PATH_VARIABLES[name]
+        about, kind = variable(name)
         yield {
             "name": name,
             "in": "path",

@@ -453,15 +453,22 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(operations.SCALE, scale),
     Route(operations.GET, metadata),
-    Route(reads(f"{_BASE}/slowTransactions/{{timeout}}", dict[str, AnyObject]), slow),
+    Route(
+        reads(f"{_BASE}/slowTransactions/{{timeout}}", dict[str, operations.TransactionMetadata]),
+        slow,
+    ),
     Route(operations.ABORT, abort),
     Route(operations.BUFFER_STATS, buffer_stats),
     Route(reads(f"{_BASE}/transactionBufferInternalStats/{_TOPIC}", AnyObject), buffer_internals),
-    Route(reads(f"{_BASE}/transactionInBufferStats/{_TOPIC}/{_ONE}", AnyObject), in_buffer),
+    Route(
+        reads(f"{_BASE}/transactionInBufferStats/{_TOPIC}/{_ONE}", operations.InBuffer), in_buffer
+    ),
     Route(operations.PENDING_ACK_STATS, pending_stats),
     Route(reads(f"{_BASE}/pendingAckInternalStats/{_SUBSCRIPTION}", AnyObject), pending_internals),
     Route(
-        reads(f"{_BASE}/transactionInPendingAckStats/{_SUBSCRIPTION}/{_ONE}", AnyObject),
+        reads(
+            f"{_BASE}/transactionInPendingAckStats/{_SUBSCRIPTION}/{_ONE}", operations.InPendingAck
+        ),
         in_pending,
     ),
     Route(

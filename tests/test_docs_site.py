@@ -17,6 +17,7 @@ from tools import (
     policies_reference,
 )
 from tools.generated_page import ROOT
+from velaray.admin.api import groups
 from velaray.topology.metrics import METRICS
 
 
@@ -77,3 +78,16 @@ def test_a_generated_page_is_written_and_checked(
 
 def test_every_metric_is_in_the_reference() -> None:
     assert all(f"`{name}`" in metrics_reference.page() for name in METRICS)
+
+
+def test_every_operation_is_in_the_reference() -> None:
+    text = Path("docs/reference/rest.md").read_text(encoding="utf-8")
+    shown = SimpleNamespace(file=SimpleNamespace(src_uri="reference/rest.md"))
+    page = docs_site.on_page_markdown(text, page=shown)
+    for group in groups():
+        assert f"## {group.name.capitalize()}\n" in page
+        for route in group.routes:
+            assert f"`{route.operation.path}`" in page
+    assert (
+        "| `GET, PUT, POST, DELETE` `/admin/v2/namespaces/{tenant}/{namespace}/retention`" in page
+    )

@@ -11,7 +11,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+from tools.rest_reference import tables
+
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
+_OPERATIONS = "<!-- operations -->"
 _FOLDERS = {"Reference": "reference", "Decisions": "decisions"}
 
 
@@ -28,7 +31,10 @@ def on_config(config: Any) -> None:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Replace links that leave ``docs`` by the text of the link and the name of the file."""
+    """Replace links that leave ``docs`` by the text of the link and the name of the file; insert
+    the operations of the admin interface."""
+    if _OPERATIONS in markdown:
+        markdown = markdown.replace(_OPERATIONS, tables())
     folder = posixpath.dirname(page.file.src_uri)
     return _LINK.sub(lambda link: _inside(link, folder), markdown)
 

@@ -69,11 +69,10 @@ def flag(name: str, about: str) -> Parameter[bool]:
 FORCE = flag("force", "Delete it even if clients are connected, or if it isn't empty.")
 APPLIED = flag("applied", "Answer the value in effect, whichever level sets it.")
 
-# The variables of paths: what they are, and their types unless they are texts.
-PATH_VARIABLES: Mapping[str, tuple[str, Any]] = {
+# The variables of paths, and their types.
+_VARIABLES: Mapping[str, tuple[str, Any]] = {
     "broker": ("The address of a proxy.", str),
     "bundle": ("The range of a namespace's only bundle.", str),
-    "cluster": ("The name of a cluster.", str),
     "coordinator": ("The number of a transaction coordinator.", Whole),
     "count": ("A number of entries.", Whole),
     "domain": ("The kind of the topic.", Literal["persistent", "non-persistent"]),
@@ -84,18 +83,18 @@ PATH_VARIABLES: Mapping[str, tuple[str, Any]] = {
     "message": ("A message id: ledger:entry or ledger:entry:partition.", str),
     "most": ("The coordinator of a transaction.", Whole),
     "namespace": ("The name of a namespace of the tenant.", str),
-    "policy": ("The name of a policy.", str),
     "position": ("Which unacknowledged entry, from 1.", Whole),
     "seconds": ("An age in seconds.", Whole),
-    "step": ("A step of a migration.", str),
-    "subscription": ("The name of a subscription.", str),
-    "tenant": ("The name of a tenant.", str),
     "timeout": ("An age in milliseconds.", Whole),
     "timestamp": ("Milliseconds since 1970.", Whole),
     "topic": ("The name of a topic, or of a partition of it.", str),
-    "value": ("The value of a property.", str),
     "version": ("The number of a schema's version.", Whole),
 }
+
+
+def variable(name: str) -> tuple[str, Any]:
+    """What a variable of a path is, and its type; by default a text."""
+    return _VARIABLES.get(name, (f"The {name}.", str))
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,12 +65,22 @@ class Registered(TypedDict):
     version: VersionNumber
 
 
+class Incompatibility(TypedDict):
+    """A reason why a schema can't be registered."""
+
+    version: int
+    reads: bool
+    path: str
+    text: str
+    message: str
+
+
 class Compatibility(TypedDict):
     """Whether a schema could be registered, and what prevents it."""
 
     compatibility: bool
     schemaCompatibilityStrategy: str
-    problems: list[str]
+    problems: list[Incompatibility]
 
 
 AS_OF: Parameter[int | None] = Parameter(

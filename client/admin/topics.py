@@ -13,7 +13,6 @@ from velaray.client.admin.errors import Conflict
 from velaray.client.admin.operations import (
     FORCE,
     V2,
-    AnyObject,
     Operation,
     Parameter,
     Texts,
@@ -21,6 +20,12 @@ from velaray.client.admin.operations import (
     reads,
 )
 from velaray.client.admin.paths import message_id, of_namespace, of_topic
+from velaray.client.admin.topic_stats import (
+    InternalStats,
+    PartitionedInternalStats,
+    PartitionedTopicStats,
+    TopicStats,
+)
 from velaray.client.message_id import MessageId
 from velaray.events.ids import TopicName
 
@@ -70,12 +75,12 @@ DELETE_PARTITIONED = Operation("DELETE", _PARTITIONS, (FORCE,))
 UNDELETE = Operation("POST", f"{TOPIC}/undelete")
 PARTITIONS = reads(_PARTITIONS, Partitions, MAY_CREATE)
 GROW = Operation("POST", _PARTITIONS, body=int)
-STATS = reads(f"{TOPIC}/stats", AnyObject, NO_PUBLISHERS, NO_CONSUMERS)
+STATS = reads(f"{TOPIC}/stats", TopicStats, NO_PUBLISHERS, NO_CONSUMERS)
 PARTITIONED_STATS = reads(
-    f"{TOPIC}/partitioned-stats", AnyObject, PER_PARTITION, NO_PUBLISHERS, NO_CONSUMERS
+    f"{TOPIC}/partitioned-stats", PartitionedTopicStats, PER_PARTITION, NO_PUBLISHERS, NO_CONSUMERS
 )
-INTERNAL_STATS = reads(f"{TOPIC}/internalStats", AnyObject)
-PARTITIONED_INTERNAL_STATS = reads(f"{TOPIC}/partitioned-internalStats", AnyObject)
+INTERNAL_STATS = reads(f"{TOPIC}/internalStats", InternalStats)
+PARTITIONED_INTERNAL_STATS = reads(f"{TOPIC}/partitioned-internalStats", PartitionedInternalStats)
 LAST_MESSAGE_ID = reads(f"{TOPIC}/lastMessageId", MessageIdData)
 TERMINATE = Operation(
     "POST", f"{TOPIC}/terminate", answers={200: MessageIdData | dict[str, MessageIdData]}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
 from annotated_types import Ge, Lt
+from typing_extensions import TypedDict
 
 from velaray.client.admin.calls import call
 from velaray.client.admin.connection import ModeT, Resource
 from velaray.client.admin.operations import (
     V3,
-    AnyObject,
     Operation,
     Parameter,
     Query,
@@ -23,6 +23,120 @@ from velaray.client.admin.paths import of_subscription, of_topic
 TRANSACTIONS = f"{V3}/transactions"
 ONE = "{most}/{least}"
 OF_TOPIC = "{tenant}/{namespace}/{topic}"
+
+
+class TransactionFacts(TypedDict):
+    """A transaction without its participants; one that has ended has only a status."""
+
+    txnId: str
+    status: str
+    openTimestamp: int
+    timeoutAt: int
+    owner: str | None
+    age: int | None
+    timeLeft: int | None
+    timedOut: bool | None
+
+
+class ListedTransaction(TransactionFacts):
+    """A transaction that hasn't ended, and the numbers of its participants."""
+
+    producedPartitions: int
+    ackedPartitions: int
+
+
+class ListedTransactions(TypedDict):
+    """The number of transactions that haven't ended, and the oldest of them."""
+
+    total: int
+    transactions: list[ListedTransaction]
+
+
+class Waited(TypedDict):
+    """A participant that hasn't applied the end of a transaction."""
+
+    topic: str
+    subscription: str | None
+    since: int
+    failures: int
+    lastError: str | None
+
+
+class InBuffer(TypedDict):
+    """What a topic holds of a transaction."""
+
+    startPosition: Any
+    aborted: bool
+    entries: int | None
+
+
+class InPendingAck(TypedDict):
+    """What a subscription holds of a transaction."""
+
+    cumulativeAckPosition: Any
+    entries: Any
+    batches: Any
+
+
+class Produced(InBuffer):
+    """The same, or why it isn't known."""
+
+    error: str | None
+
+
+class Acked(InPendingAck):
+    """The same, or why it isn't known."""
+
+    error: str | None
+
+
+class TransactionMetadata(TransactionFacts):
+    """A transaction with what its participants hold of it."""
+
+    producedPartitions: dict[str, Produced]
+    ackedPartitions: dict[str, dict[str, Acked]]
+    waitsFor: list[Waited]
+
+
+class CoordinatorStats(TypedDict):
+    """The statistics of a transaction coordinator."""
+
+    state: str
+    leastSigBits: int
+    lowWaterMark: int
+    ongoingTxnSize: int
+    recoverStartTime: int
+    recoverEndTime: int
+    openTxnSize: int
+    endingTxnSize: int
+    committedTxnCount: int
+    abortedTxnCount: int
+    timedOutTxnCount: int
+
+
+class BufferStats(TypedDict):
+    """The open transactions of a topic, and up to where consumers may read."""
+
+    state: str
+    maxReadPosition: str
+    ongoingTxnSize: int
+    hiddenEntries: int
+    recoverStartTime: int
+    recoverEndTime: int
+    lowWaterMarks: NotRequired[dict[str, int]]
+
+
+class PendingAckStats(TypedDict):
+    """The pending acknowledgements in a subscription."""
+
+    state: str
+    ongoingTxnSize: int
+    pendingEntries: int
+    pendingBatches: int
+    recoverStartTime: int
+    recoverEndTime: int
+    lowWaterMarks: NotRequired[dict[str, int]]
+
 
 Coordinators = Annotated[int, Ge(1), Lt(1 << 16)]
 
@@ -37,16 +151,18 @@ MOST = Parameter("most", Whole, 1000, "Answer at most so many transactions.")
 
 LOW_WATER_MARKS = flag("lowWaterMarks", "Add the low-water marks, which are always empty.")
 
-LIST = reads(TRANSACTIONS, AnyObject, STATUS, COORDINATOR, OLDER_THAN, MOST)
-GET = reads(f"{TRANSACTIONS}/transactionMetadata/{ONE}", AnyObject)
+LIST = reads(TRANSACTIONS, ListedTransactions, STATUS, COORDINATOR, OLDER_THAN, MOST)
+GET = reads(f"{TRANSACTIONS}/transactionMetadata/{ONE}", TransactionMetadata)
 ABORT = Operation("POST", f"{TRANSACTIONS}/abortTransaction/{ONE}", answers={204: None, 202: None})
-COORDINATOR_STATS = reads(f"{TRANSACTIONS}/coordinatorStats", AnyObject, COORDINATOR)
+COORDINATOR_STATS = reads(
+    f"{TRANSACTIONS}/coordinatorStats", CoordinatorStats | dict[str, CoordinatorStats], COORDINATOR
+)
 SCALE = Operation("POST", f"{TRANSACTIONS}/transactionCoordinator/replicas", body=Coordinators)
 BUFFER_STATS = reads(
-    f"{TRANSACTIONS}/transactionBufferStats/{OF_TOPIC}", AnyObject, LOW_WATER_MARKS
+    f"{TRANSACTIONS}/transactionBufferStats/{OF_TOPIC}", BufferStats, LOW_WATER_MARKS
 )
 PENDING_ACK_STATS = reads(
-    f"{TRANSACTIONS}/pendingAckStats/{OF_TOPIC}/{{subscription}}", AnyObject, LOW_WATER_MARKS
+    f"{TRANSACTIONS}/pendingAckStats/{OF_TOPIC}/{{subscription}}", PendingAckStats, LOW_WATER_MARKS
 )
 
 

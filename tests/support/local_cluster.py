@@ -10,8 +10,10 @@ import threading
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from tests.support.by_name import call_by_name
+from tests.support.described_answers import checked
 from velaray.admin.api import serve_admin
 from velaray.broker.coordinator.coordinators import ensure_coordinators
 from velaray.broker.proxy.proxy import Proxy
@@ -97,7 +99,10 @@ class LocalCluster:
         )
         self.proxy = Proxy(self.actor_system)
         await self.proxy.start(self._service_port)
-        self._admin, self._admin_port = await serve_admin(self.actor_system, self.config.host, 0)
+        with patch("velaray.admin.api.bound", checked):
+            self._admin, self._admin_port = await serve_admin(
+                self.actor_system, self.config.host, 0
+            )
         await call_by_name(
             self.actor_system,
             ActorKey.catalog(),
