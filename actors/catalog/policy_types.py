@@ -24,7 +24,7 @@ class PolicyType(Protocol):
         ...
 
     def schema(self) -> dict[str, Any]:
-        """The JSON schema of the stored form."""
+        """The JSON schema of the stored form, and of fields that may be given without effect."""
         ...
 
 
@@ -194,7 +194,10 @@ class Record:
         fields = {**self.required, **self.optional}
         found: dict[str, Any] = {
             "type": "object",
-            "properties": {name: each.schema() for name, each in fields.items()},
+            "properties": {
+                **{name: each.schema() for name, each in fields.items()},
+                **{name: {"const": only} for name, only in self.without_effect.items()},
+            },
             "additionalProperties": False,
         }
         return {**found, "required": list(self.required)} if self.required else found

@@ -16,7 +16,7 @@ from tests.official.support import LocalServer
 
 pytestmark = pytest.mark.slow
 
-_FOLDER = Path(__file__).parent / "java_tools"
+FOLDER = Path(__file__).parent / "java_tools"
 _WITHIN_S = 100.0
 _T = "persistent://public/default/by-tools"
 _NS = "public/by-tools"
@@ -116,14 +116,14 @@ class Result(NamedTuple):
 @pytest.fixture(scope="module")
 def tools_path() -> str:
     try:
-        return java_client.class_path(_FOLDER / "pom.xml")
+        return java_client.class_path(FOLDER / "pom.xml")
     except Absent as reason:
         pytest.skip(f"no pulsar-admin here: {reason}")
 
 
 def run(path: str, admin_url: str, commands: list[str]) -> list[Result]:
     """What each command says, and whether it succeeds."""
-    program = str(_FOLDER / "PulsarAdmin.java")
+    program = str(FOLDER / "PulsarAdmin.java")
     ended = subprocess.run(
         ["java", "-XX:TieredStopAtLevel=1", "-cp", path, program, admin_url],
         input="".join("\t".join(command.split()) + "\n" for command in commands),
