@@ -43,6 +43,15 @@ async def list_hosts(request: web.Request) -> web.Response:
     return answer([asdict(status) for status in await _control(request).hosts()])
 
 
+async def get_host(request: web.Request) -> web.Response:
+    """One host that runs."""
+    name = request.match_info["host"]
+    found = {status.name: status for status in await _control(request).hosts()}
+    if name not in found:
+        raise AdminError(404, f"no host {name!r} runs; these do: {', '.join(found)}")
+    return answer(asdict(found[name]))
+
+
 async def move(request: web.Request) -> web.Response:
     """Move the actors of a topic, or another actor, to a host (default: the emptiest one)."""
     control, body = _control(request), body_of(request)
@@ -67,6 +76,7 @@ async def restart(request: web.Request) -> web.Response:
 
 ROUTES: tuple[Route, ...] = (
     Route(operations.LIST, list_hosts),
+    Route(operations.GET, get_host),
     Route(operations.MOVE, move),
     Route(operations.DRAIN, drain),
     Route(operations.RESUME, resume),

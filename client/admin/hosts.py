@@ -48,6 +48,7 @@ class Moved(TypedDict):
 
 
 LIST = reads(_HOSTS, list[Host])
+GET = reads(f"{_HOSTS}/{{host}}", Host)
 MOVE = Operation("POST", f"{_HOSTS}/move", body=Move, answers={200: NamedHost})
 DRAIN = Operation("POST", f"{_HOSTS}/drain", body=NamedHost, answers={200: Moved})
 RESUME = Operation("POST", f"{_HOSTS}/resume", body=NamedHost)
@@ -69,6 +70,12 @@ class Hosts(Resource[ModeT]):
         A host that doesn't answer within five seconds is left out.
         """
         return list(await self._ask(LIST))
+
+    @call
+    async def get(self, host: str) -> dict[str, Any]:
+        """Return the row of one host, as in the list. Raises `NotFound` if it doesn't run, or
+        doesn't answer in time."""
+        return dict(await self._ask(GET, {"host": host}))
 
     @call
     async def move(self, name: str, host: str | None = None) -> str:

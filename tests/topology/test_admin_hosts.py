@@ -105,6 +105,13 @@ def test_the_commands_ask_and_report(cluster: LocalCluster, control: Control) ->
     assert control.asked == [("move", TOPIC, ""), ("drain", "host/1"), ("resume", "host/7")]
 
 
+def test_one_host_is_answered(cluster: LocalCluster, control: Control) -> None:
+    with Admin(cluster.admin_url) as admin:
+        assert admin.hosts.get("host/0") == admin.hosts()[0]
+        with pytest.raises(NotFound, match="no host 'host/5' runs; these do: host/0"):
+            admin.hosts.get("host/5")
+
+
 def test_a_restart_drains_each_host_first(cluster: LocalCluster, control: Control) -> None:
     restarted = run(cluster, "restart", "-o", "json")
     assert json.loads(restarted.output) == {

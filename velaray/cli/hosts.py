@@ -48,10 +48,7 @@ def list_hosts(show: Output, admin: Admin) -> None:
 @with_admin
 def describe(show: Output, admin: Admin, host: str) -> None:
     """Show everything about a host, as JSON."""
-    found = {each["name"]: each for each in admin.hosts()}
-    if host not in found:
-        raise click.ClickException(f"no host {host!r} runs; these do: {', '.join(found)}")
-    show.value(found[host])
+    show.value(admin.hosts.get(host))
 
 
 @hosts.command()
