@@ -146,7 +146,7 @@ async def dynamic_names(request: web.Request) -> web.Response:
 
 
 async def dynamic_values(request: web.Request) -> web.Response:
-    """The values of the dynamic settings, always none; see `dynamic_names`."""
+    """The values of the dynamic settings, always none: policies of the cluster take their place."""
     return answer({})
 
 

@@ -180,7 +180,7 @@ async def set_home(request: web.Request) -> web.Response:
 
 
 async def get_metadata(request: web.Request) -> web.Response:
-    """The metadata of a tenant in this cluster, without messages; see `TenantMetadata`."""
+    """The metadata of a tenant in this cluster: roles, clusters, namespaces, topics, policies."""
     tenant = check_name("tenant", request.match_info["tenant"])
     return answer((await read_tenant(actor_system_of(request), tenant)).as_json())
 

@@ -323,7 +323,7 @@ async def set_properties(request: web.Request) -> web.Response:
 
 
 async def expire_all(request: web.Request) -> web.Response:
-    """As `expire`, for every durable subscription."""
+    """Expire messages of this age for every durable subscription."""
     age_ms = number_in_path(request, "seconds", MOST_SECONDS) * 1000
     target = await find_target(request)
     found, actor_system = await _subscriptions(request, target), actor_system_of(request)

@@ -146,7 +146,7 @@ async def create_partitioned(request: web.Request) -> web.Response:
 
 def _count(value: int) -> int:
     if not 1 <= value < 1 << 31:
-        raise AdminError(422, f"a partitioned topic has at least one partition, not {value}")
+        raise AdminError(422, f"Number of partitions should be more than 0, not {value}")
     return value
 
 

@@ -16,7 +16,7 @@ WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 TEN_CHANGES = (
-    "An admin endpoint",
+    "An admin operation",
     "A policy",
     "A journal store",
     "TLS",

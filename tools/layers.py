@@ -45,7 +45,7 @@ LAYERS: dict[str, Layer] = {
         ("events", "schemas", "wire"),
         (
             *("aiohttp", "annotated_types", "fastavro", "google", "numpy", "pyarrow"),
-            "typing_extensions",
+            *("typing_extensions", "urllib3"),
         ),
     ),
     "topology": Layer(_below("topology"), ("jwt", "msgpack", "msgspec", "ray")),

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-import select
-import threading
-import time
-import weakref
 from collections.abc import Mapping
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, NamedTuple, Protocol
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
+
+from urllib3 import PoolManager
+from urllib3.exceptions import HTTPError, ProtocolError
 
 from velaray.client.admin.errors import Unavailable
 
-IDLE_S = 30.0
-"""How long an unused connection may be used again; servers keep it for more than a minute."""
 _MOST_IDLE = 8
+"""The most unused connections to an address that are kept."""
 
 
 class Answer(NamedTuple):
@@ -52,98 +49,41 @@ class BlockingTransport:
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._idle = _Idle()
-        weakref.finalize(self, self._idle.close)
+        self._process = 0
+        self._pool = PoolManager()
 
     async def send(self, sending: Sending) -> Answer:
         """As `Transport.send`."""
-        where = urlsplit(sending.url)[:2]
-        kept = self._idle.take(where)
-        if kept is not None:
-            try:
-                return self._exchange(where, kept, sending)
-            except (OSError, HTTPException) as error:
-                # The server may have closed the connection just now. Nothing else is repeated: the
-                # request may have taken effect.
-                if sending.method != "GET" or isinstance(error, TimeoutError):
-                    raise _unavailable(sending.url, error) from error
         try:
-            return self._exchange(where, self._connection(where), sending)
-        except (OSError, HTTPException) as error:
-            raise _unavailable(sending.url, error) from error
+            try:
+                return self._exchange(sending)
+            except ProtocolError:
+                # The server may have closed a kept connection just now. Nothing else is repeated:
+                # the request may have taken effect.
+                if sending.method != "GET":
+                    raise
+                return self._exchange(sending)
+        except (HTTPError, OSError) as error:
+            raise _unavailable(sending.url, error.__cause__ or error) from error
 
     def close(self) -> None:
         """Close the unused connections. The transport can still be used."""
-        self._idle.close()
+        self._pool.clear()
 
-    def _connection(self, where: tuple[str, str]) -> HTTPConnection:
-        scheme, place = where
-        kind = HTTPSConnection if scheme == "https" else HTTPConnection
-        return kind(place.rpartition("@")[2], timeout=self._timeout_s)
-
-    def _exchange(
-        self, where: tuple[str, str], connection: HTTPConnection, sending: Sending
-    ) -> Answer:
-        kept = False
-        try:
-            target = urlunsplit(("", "", *urlsplit(sending.url)[2:]))
-            connection.request(sending.method, target, sending.body, dict(sending.headers))
-            response = connection.getresponse()
-            content = response.read()
-            kept = not response.will_close
-        finally:
-            if not kept:
-                connection.close()
-        if kept:
-            self._idle.put(where, connection)
-        headers = {name.lower(): value for name, value in response.getheaders()}
-        return Answer(response.status, headers, content)
-
-
-class _Idle:
-    """Connections that no request uses, by scheme and address."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process = os.getpid()
-        self._kept: dict[tuple[str, str], list[tuple[float, HTTPConnection]]] = {}
-
-    def take(self, where: tuple[str, str]) -> HTTPConnection | None:
-        """The connection that was used last; None if there is none that is still open."""
-        with self._lock:
-            if self._process != os.getpid():  # the parent process uses these connections
-                self._kept, self._process = {}, os.getpid()
-            kept = self._kept.get(where, [])
-            while kept:
-                since, connection = kept.pop()
-                if time.monotonic() - since < IDLE_S and not _is_readable(connection):
-                    return connection
-                connection.close()
-        return None
-
-    def put(self, where: tuple[str, str], connection: HTTPConnection) -> None:
-        """Keep a connection for the next request."""
-        with self._lock:
-            kept = self._kept.setdefault(where, [])
-            if len(kept) < _MOST_IDLE:
-                kept.append((time.monotonic(), connection))
-                return
-        connection.close()
-
-    def close(self) -> None:
-        """Close all of them."""
-        with self._lock:
-            kept = [connection for each in self._kept.values() for _, connection in each]
-            self._kept.clear()
-        for connection in kept:
-            connection.close()
-
-
-def _is_readable(connection: HTTPConnection) -> bool:
-    """Whether the server has closed the connection, or has sent something unasked."""
-    poll = select.poll()
-    poll.register(connection.sock, select.POLLIN)
-    return bool(poll.poll(0))
+    def _exchange(self, sending: Sending) -> Answer:
+        if self._process != os.getpid():  # a parent process uses the connections of its pool
+            self._pool, self._process = PoolManager(maxsize=_MOST_IDLE), os.getpid()
+        response = self._pool.request(
+            sending.method,
+            sending.url,
+            body=sending.body,
+            headers=sending.headers,
+            timeout=self._timeout_s,
+            retries=False,
+            redirect=False,
+        )
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        return Answer(response.status, headers, response.data)
 
 
 class AsyncioTransport:
@@ -179,7 +119,7 @@ class AsyncioTransport:
             await session.close()
 
 
-def _unavailable(url: str, error: Exception) -> Unavailable:
+def _unavailable(url: str, error: BaseException) -> Unavailable:
     where = urlsplit(url)
     return Unavailable(
         0,

@@ -748,6 +748,8 @@ def test_with_authentication_every_request_needs_a_token(tmp_path: Path) -> None
                 refused = Http(cluster.admin_url, token)("GET", f"{V2}{path}")
                 assert (refused.status, list(refused.body)) == (401, ["reason"])
                 assert refused.headers["WWW-Authenticate"] == "Bearer"
+            for path in ("/openapi.json", "/docs"):
+                assert Http(cluster.admin_url, token)("GET", path).status == 401
         assert Http(cluster.admin_url, forged)("PUT", f"{TOPICS}/t").status == 401
         assert Http(cluster.admin_url, good)("PUT", f"{TOPICS}/t").status == 204
 
