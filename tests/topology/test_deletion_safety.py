@@ -204,14 +204,14 @@ def test_the_rest_api_refuses_changes_of_the_deletion_topics(
                 path = f"{V2}/persistent/pulsar/system/{name}{rest}"
                 refused = http(method, path, 1 if rest in numbers else None)
                 assert refused.status == 405, (method, path, refused)
-    for method, rest in (
-        ("POST", "messageTTL"),
-        ("DELETE", "messageTTL"),
-        ("PUT", "policies/retention"),
-        ("POST", "backlogQuota"),
+    for method, rest, body in (
+        ("POST", "messageTTL", 1),
+        ("DELETE", "messageTTL", None),
+        ("PUT", "policies/retention", 1),
+        ("POST", "backlogQuota", {"limitSize": 1, "policy": "producer_request_hold"}),
     ):
         path = f"{V2}/namespaces/pulsar/system/{rest}"
-        assert http(method, path, 1).status == 405, path
+        assert http(method, path, body).status == 405, path
     schema = f"{V2}/schemas/pulsar/system/{EVENTS.local}/schema"
     assert http("DELETE", schema).status in (405, 412)
 
