@@ -104,10 +104,11 @@ lint: $(DEV) ## Check style, format, types and generated code
 docs: $(DEV) ## Build the site of the documents into build/site (under 1 minute)
 	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --quiet
 
-references: $(DEV) ## Regenerate the pages of docs/reference that are made from code
+references: $(DEV) ## Regenerate the pages of the documents that are made from code
 	$(PYTHON) -m tools.metrics_reference
 	$(PYTHON) -m tools.policies_reference
 	$(PYTHON) -m tools.generate_configuration
+	$(PYTHON) -m tools.sequence_diagrams
 
 bench: $(BENCH) ## Compare with other systems on this machine (under 20 minutes)
 	$(PYTHON) -m benchmarks --out benchmarks/out/results.json

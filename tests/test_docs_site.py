@@ -15,6 +15,7 @@ from tools import (
     import_diagram,
     metrics_reference,
     policies_reference,
+    sequence_diagrams,
 )
 from tools.generated_page import ROOT
 from velaray.admin.api import groups
@@ -53,7 +54,14 @@ def test_folders_are_listed_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "tool", [metrics_reference, policies_reference, generate_configuration, import_diagram]
+    "tool",
+    [
+        metrics_reference,
+        policies_reference,
+        generate_configuration,
+        import_diagram,
+        sequence_diagrams,
+    ],
 )
 def test_a_page_that_is_made_from_code_is_current(tool: ModuleType, tmp_path: Path) -> None:
     assert tool.out_of_date(ROOT) == []
