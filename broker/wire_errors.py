@@ -31,7 +31,7 @@ _CODES = {
 }
 
 RETRIABLE = frozenset((pb.UnknownError, pb.MetadataError, pb.PersistenceError, pb.ServiceNotReady))
-"""The codes above after which every client tries again."""
+"""The codes above after which the client for C++ subscribes again."""
 
 
 def code_of_reason(reason: Reason) -> pb.ServerError:

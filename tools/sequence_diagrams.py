@@ -28,8 +28,8 @@ _HEAD = """\
 # Sequences
 
 `make references` writes this page: it traces the client of this package in a running cluster. A
-test checks that the page is current. `[journal]` is an append to the journal of the actor, which is
-synced before the next line. Answers without content, and permits, are left out.
+test checks that the page is current. `[journal]` is the begin of an append to the journal of the
+actor, which answers when it is synced. Answers between actors, and permits, are left out.
 """
 _LANES = ("client", "coordinator", "partition", "subscription")
 _WIDTH = 34

@@ -29,7 +29,7 @@ class Outgoing(TypedDict):
 
 
 class Delivering(Outgoing):
-    """What is delivered, and when."""
+    """The deliveries, and the times of the last ones."""
 
     msgRateRedeliver: float
     lastConsumedTimestamp: int
