@@ -61,9 +61,10 @@ class Refusal:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Decision:
-    """The outcome of a command.
+    """The outcome of a command. It isn't frozen, because each entry has one: creating a frozen
+    instance takes three times as long.
 
     ``events`` are journaled in order, in one group; ``blob`` (if any) is stored raw with the last
     event. ``reply`` and ``effects`` leave only after the events, and everything journaled before
