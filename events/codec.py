@@ -62,6 +62,12 @@ _TYPES = _by_number()
 _TAGS: dict[type[Message], bytes] = {
     event: _varint(number << 3 | _LENGTH_DELIMITED) for number, event in _TYPES.items()
 }
+_NESTED = frozenset(
+    event
+    for event in _TYPES.values()
+    if any(field.message_type is not None for field in event.DESCRIPTOR.fields)
+)
+"""The types whose fields aren't all scalar: only maps have an order that must be determined."""
 _BY_TAG: dict[int, type[Message]] = {
     number << 3 | _LENGTH_DELIMITED: event for number, event in _TYPES.items()
 }
@@ -77,12 +83,16 @@ def encode(event: Message) -> bytes:
 
     Equal events have equal bytes. Raises `UnknownEventError` if it is not a journaled event.
     """
-    tag = _TAGS.get(type(event))
+    kind = type(event)
+    tag = _TAGS.get(kind)
     if tag is None:
         raise UnknownEventError(
             f"{type(event).__name__} is not a journaled event; add it to events.proto"
         )
-    body = event.SerializeToString(deterministic=True)
+    if kind in _NESTED:
+        body = event.SerializeToString(deterministic=True)
+    else:
+        body = event.SerializeToString()  # the same bytes, without an argument to read
     size = len(body)
     return tag + (_SHORT[size] if size < len(_SHORT) else _varint(size)) + body
 
