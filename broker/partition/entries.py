@@ -60,10 +60,6 @@ class _Tail:
     def memory(self) -> int:
         return self.bytes + len(self) * ENTRY_BYTES
 
-    def append(self, entry: CachedEntry) -> None:
-        self.entries.append(entry)
-        self.bytes += len(entry.data)
-
     def drop_oldest(self) -> int:
         """Returns the bytes of memory that this frees."""
         oldest = self.entries[self.dropped]
@@ -95,10 +91,12 @@ class TailMemory:
 
     def append(self, tail: _Tail, entry: CachedEntry) -> None:
         """Add an entry, and drop the oldest ones beyond the budget."""
-        tail.append(entry)
+        size = len(entry.data)
+        tail.entries.append(entry)
+        tail.bytes += size
         if tail.closed:
             return
-        self.used += len(entry.data) + ENTRY_BYTES
+        self.used += size + ENTRY_BYTES
         self._order.append(tail)
         while self.used > self._budget and len(self._order) > 1:
             oldest = self._order.popleft()
