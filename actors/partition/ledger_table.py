@@ -157,8 +157,10 @@ class LedgerTable:
         """Count an entry in the last ledger; the same as ``end_offset += 1``."""
         self.end_offset += 1
 
-    def next_position(self) -> Position:
-        """The position of the next entry. There must be an open ledger."""
+    def next_position(self) -> Position | None:
+        """The position of the next entry; None if there is no ledger to append to."""
+        if not self._ids:
+            return None
         # Runs for every entry: without the constructor's own call.
         at = self._ids[-1], self.end_offset - self._firsts[-1]
         return tuple.__new__(Position, at)

@@ -128,7 +128,7 @@ def _first_position(state: PartitionState) -> Position:
     """The position of the first entry; of the next one to be stored if the log is empty."""
     if state.first_offset < state.end_offset:
         return state.table.position_of(state.first_offset)
-    return state.table.next_position() if state.table.is_open else Position(-1, -1)
+    return state.table.next_position() or Position(-1, -1)
 
 
 async def _backlog_stats(partition: Partition, marks: list[int]) -> dict[str, Any]:

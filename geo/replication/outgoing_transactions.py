@@ -94,7 +94,9 @@ def _decided(state: PartitionState) -> Position:
     """The position of the first undecided entry, or the end of the log."""
     if state.max_read_offset < state.end_offset:
         return state.table.position_of(state.max_read_offset)
-    return state.table.next_position()
+    end = state.table.next_position()
+    assert end is not None  # a partition that serves has an open ledger
+    return end
 
 
 async def confirm_replicated(partition: Partition, cluster: str, numbers: list[int]) -> None:
