@@ -27,15 +27,15 @@ _METADATA_SIZE_AT = ENTRY_HEADER_SIZE - 4
 
 def fault_of(send: Send, entry: bytes) -> str:
     """The contradiction between a SEND and its entry, as text; "" if there is none."""
-    highest = send.highest_sequence_id
-    if send.sequence_id > INT64_MAX:
-        return f"sequence_id {send.sequence_id} is above {INT64_MAX}, the largest one"
+    _, sequence_id, messages, highest, is_chunk, _, _, _ = send
+    if sequence_id > INT64_MAX:
+        return f"sequence_id {sequence_id} is above {INT64_MAX}, the largest one"
     if highest is not None and highest > INT64_MAX:
         return f"highest_sequence_id {highest} is above {INT64_MAX}, the largest one"
-    if send.num_messages == 1 and not send.is_chunk:
+    if messages == 1 and not is_chunk:
         return ""
-    if send.num_messages < 1:
-        return f"num_messages is {send.num_messages}: an entry holds one message at least"
+    if messages < 1:
+        return f"num_messages is {messages}: an entry holds one message at least"
     end = ENTRY_HEADER_SIZE + _METADATA_SIZE.unpack_from(entry, _METADATA_SIZE_AT)[0]
     try:
         metadata = MessageMetadata.FromString(entry[ENTRY_HEADER_SIZE:end])
@@ -43,9 +43,9 @@ def fault_of(send: Send, entry: bytes) -> str:
         return f"the metadata of the entry can't be decoded: {error}"
     if not metadata.IsInitialized():
         return "the metadata lacks the producer name, the sequence id or the publish time"
-    if send.num_messages != metadata.num_messages_in_batch:
+    if messages != metadata.num_messages_in_batch:
         return (
-            f"num_messages is {send.num_messages}, but num_messages_in_batch of the entry is "
+            f"num_messages is {messages}, but num_messages_in_batch of the entry is "
             f"{metadata.num_messages_in_batch}"
         )
     return _fault_of_batch(metadata, len(entry) - end)

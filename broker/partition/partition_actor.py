@@ -268,7 +268,7 @@ class PartitionActor(JournaledActor):
         self._replicates_to = found.get("replication", {})
         self._pulled_from = found.get("pull", {})
         self.home = found.get("home")
-        self.publishing.set_rate(self.policies.publish_rate)
+        self.publishing.apply(self.policies)
 
     def _apply(self, found: dict[str, Any]) -> None:
         """Apply what the catalog answers about this topic."""
@@ -289,9 +289,8 @@ class PartitionActor(JournaledActor):
             self.clients.send_home()
 
     def _apply_policies(self, policies: TopicPolicies) -> None:
-        if policies.publish_rate != self.policies.publish_rate:
-            self.publishing.set_rate(policies.publish_rate)
         before, self.policies = self.policies, policies
+        self.publishing.apply(policies)
         self._apply_delays()
         if policies.for_dispatchers() != before.for_dispatchers():
             self.subscriptions.notify_policies()

@@ -77,6 +77,7 @@ class Publishing:
             partition.key, partition.actor_system, partition.spawn
         )
         self.registry = ProducerRegistry()
+        self.policies = partition.policies
         self.pending_bytes = 0
         self._clock_ms = partition.actor_system.clock_ms
         self.published = Flow(self._clock_ms())
@@ -84,11 +85,6 @@ class Publishing:
         self._paused: set[WireConnection] = set()
         self._rate: PublishRate | None = None
         self._throttling: asyncio.TimerHandle | None = None
-
-    @property
-    def policies(self) -> TopicPolicies:
-        """The topic's policies now."""
-        return self._partition.policies
 
     # -- producers -----------------------------------------------------------------
 
@@ -99,7 +95,7 @@ class Publishing:
             return Refusal(Reason.UNAVAILABLE, "the topic is moving to another cluster")
         if partition.maintenance.held_back is not None:
             return Refusal(partition.maintenance.held_back, "the topic's backlog exceeds its quota")
-        limit = partition.policies.max_producers
+        limit = self.policies.max_producers
         if limit and len(self.registry.names() - {spec.name}) >= limit:
             return Refusal(Reason.BUSY, f"the topic has reached its limit of {limit} producers")
         return self.registry.connect(spec, partition.runtime.state.topic_epoch)
@@ -130,21 +126,22 @@ class Publishing:
 
     def publish(self, producer: Publisher, send: Send, entry: bytes) -> None:
         """Append an entry; the receipt is sent when it is durable, in order."""
-        chunk = None
-        if send.is_chunk:
-            metadata = read_metadata(entry)
-            chunk = Chunk(metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg)
+        _, sequence_id, messages, highest, is_chunk, txn_id, _, _ = send
         command = Publish(
             producer.name,
-            send.sequence_id,
-            send.sequence_id if send.highest_sequence_id is None else send.highest_sequence_id,
-            send.num_messages,
+            sequence_id,
+            sequence_id if highest is None else highest,
+            messages,
             entry,
-            self._partition.policies.deduplicate,
-            chunk,
-            transaction=None if send.txn_id is None else TransactionId(*send.txn_id),
-            exact=producer.exact,
+            self.policies.deduplicate,
         )
+        command.exact = producer.exact
+        if is_chunk:
+            metadata = read_metadata(entry)
+            chunks = metadata.num_chunks_from_msg
+            command.chunk = Chunk(metadata.uuid, metadata.chunk_id, chunks)
+        if txn_id is not None:
+            command.transaction = TransactionId(*txn_id)
         self.submit(producer, send, command, entry, delivery_time(entry))
 
     def submit(
@@ -182,7 +179,7 @@ class Publishing:
     def _delay(self, command: Publish, deliver_at_ms: int, entry: bytes) -> None:
         command.deliver_at_ms = deliver_at_ms
         command.key_hash = key_hash(entry)
-        delays = self._partition.policies.raw["delayedDelivery"]
+        delays = self.policies.raw["delayedDelivery"]
         if delays["active"]:
             command.max_delay_ms = delays.get("maxDeliveryDelayInMillis", 0)
 
@@ -236,9 +233,13 @@ class Publishing:
             self._throttling = None
         self._resume()
 
-    def set_rate(self, rate: tuple[int, int]) -> None:
-        """Limit publishing to this many messages and bytes a second (0: unlimited)."""
-        self._rate = PublishRate(*rate) if max(rate) > 0 else None
+    def apply(self, policies: TopicPolicies) -> None:
+        """Publish by these policies of the topic from now on. A limit that stays the same isn't
+        counted anew."""
+        rate = policies.publish_rate
+        if rate != self.policies.publish_rate:
+            self._rate = PublishRate(*rate) if max(rate) > 0 else None
+        self.policies = policies
 
     def forget_connection(self, connection: WireConnection) -> None:
         """Remove a disconnected client."""

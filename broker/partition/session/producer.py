@@ -106,11 +106,12 @@ class ConnectedProducer:
 
     def stored(self, send: Send, position: Position) -> None:
         """Send the receipt of a durable entry; `NOWHERE` is the position of a duplicate."""
-        number, highest = send.sequence_id, send.highest_sequence_id
+        _, number, _, highest, _, _, _, _ = send
         if self.source is not None:
             self.receipts.add(number, position)
         else:
-            receipt = send_receipt(self.producer_id, number, *position, highest)
+            ledger_id, entry_id = position
+            receipt = send_receipt(self.producer_id, number, ledger_id, entry_id, highest)
             self.connection.write(receipt)
 
     def refuse(self, send: Send, refusal: Refusal) -> None:

@@ -63,11 +63,8 @@ class PublishPath(Protocol):
     """The traffic of all producers."""
     pending_bytes: int
     """The size of the entries that were received and aren't durable yet."""
-
-    @property
-    def policies(self) -> TopicPolicies:
-        """The topic's policies now."""
-        ...
+    policies: TopicPolicies
+    """The topic's policies now."""
 
     def producer_name(self) -> str:
         """Return a name that was never used before."""

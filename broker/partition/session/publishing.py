@@ -42,9 +42,7 @@ class PublishHandlers:
             problem = f"producer {producer.name!r} sent an invalid entry: {fault}"
             self._refuse(producer, send, pb.NotAllowedError, problem)
             return
-        transaction = None if send.txn_id is None else TransactionId(*send.txn_id)
-        admission = producer.partition.publishing.admission
-        if producer.held or not (transaction is None or admission.is_open(transaction)):
+        if producer.held or not (send.txn_id is None or self._is_open(producer, send.txn_id)):
             self._hold(producer, send, entry)
         else:
             self._publish(producer, send, entry)
@@ -59,6 +57,9 @@ class PublishHandlers:
             self._client.connection.close()
 
     # -- entries of transactions ---------------------------------------------------
+
+    def _is_open(self, producer: ConnectedProducer, txn_id: tuple[int, int]) -> bool:
+        return producer.partition.publishing.admission.is_open(TransactionId(*txn_id))
 
     def _hold(self, producer: ConnectedProducer, send: Send, entry: bytes) -> None:
         """Keep an entry until its transaction is known to be open; later entries wait behind it."""
@@ -103,17 +104,25 @@ class PublishHandlers:
     # -- publishing ----------------------------------------------------------------
 
     def _publish(self, producer: ConnectedProducer, send: Send, entry: bytes) -> None:
-        partition = producer.partition
-        limit = partition.publishing.policies.max_message_size
+        publishing = producer.partition.publishing
+        limit = publishing.policies.max_message_size
         if limit and len(entry) > limit:
             problem = f"the topic takes messages of at most {limit} bytes, not {len(entry)}"
             self._refuse(producer, send, pb.NotAllowedError, problem)
         elif producer.source is not None:
             self._publish_replicated(producer, producer.source, send, entry)
         else:
-            if send.txn_id is not None and partition.log.runtime.state.outgoing.replicators:
-                entry = labelled(entry, TransactionId(*send.txn_id))
-            partition.publishing.publish(producer, send, entry)
+            if send.txn_id is not None:
+                entry = self._labelled(producer, send.txn_id, entry)
+            publishing.publish(producer, send, entry)
+
+    def _labelled(
+        self, producer: ConnectedProducer, txn_id: tuple[int, int], entry: bytes
+    ) -> bytes:
+        """The entry of a transaction, with its id if replicators need that."""
+        if not producer.partition.log.runtime.state.outgoing.replicators:
+            return entry
+        return labelled(entry, TransactionId(*txn_id))
 
     def _refuse(
         self, producer: ConnectedProducer, send: Send, code: pb.ServerError, problem: str
