@@ -327,7 +327,10 @@ def send_receipt(
     """The frame of a SEND_RECEIPT; ledger and entry are -1 for a duplicate."""
     sequence = varint(sequence_id)
     entry = varint(entry_id)
-    highest = b"" if highest_sequence_id is None else b"\x20" + varint(highest_sequence_id)
+    if highest_sequence_id is None:
+        before, between = _around(producer_id, ledger_id, len(sequence), len(entry), 0)
+        return before + sequence + between + entry
+    highest = b"\x20" + varint(highest_sequence_id)
     before, between = _around(producer_id, ledger_id, len(sequence), len(entry), len(highest))
     return before + sequence + between + entry + highest
 

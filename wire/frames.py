@@ -92,6 +92,13 @@ def check_entry(data: memoryview, command: Command) -> bytes:
     return seal_entry(data)
 
 
+def _without_entry(command: Command, rest: int) -> Frame:
+    """The frame of a command that carries no entry; ``rest`` is the number of bytes after it."""
+    if rest:
+        raise MalformedCommandError(f"{rest} bytes follow a command that carries no entry")
+    return Frame(command, None)
+
+
 class FrameParser:
     """Cuts a stream of bytes into frames. Does no I/O.
 
@@ -206,24 +213,17 @@ class FrameParser:
             command = decode_message(self._buffer, start, entry_start)
         else:
             command = decode_command(bytes(self._view[start:entry_start]))
-        return self._with_entry(command, entry_start, end)
-
-    def _with_entry(self, command: Command, start: int, end: int) -> Frame:
-        if type(command) is Send or type(command) is Message:
-            if end - start >= ENTRY_HEADER_SIZE:  # the usual entry, in as few steps as can be
-                magic, checksum, metadata_size = _ENTRY_HEAD.unpack_from(self._buffer, start)
-                if (
-                    magic == CHECKSUM_MAGIC
-                    and metadata_size <= end - start - ENTRY_HEADER_SIZE
-                    and crc32c(self._view[start + 6 : end]) == checksum
-                ):
-                    return _new_tuple(Frame, (command, bytes(self._view[start:end])))
-            return Frame(command, check_entry(self._view[start:end], command))
-        if start != end:
-            raise MalformedCommandError(
-                f"{end - start} bytes follow a command that carries no entry"
-            )
-        return Frame(command, None)
+        if type(command) is not Send and type(command) is not Message:
+            return _without_entry(command, end - entry_start)
+        if end - entry_start >= ENTRY_HEADER_SIZE:  # the usual entry, in as few steps as can be
+            magic, checksum, metadata_size = _ENTRY_HEAD.unpack_from(self._buffer, entry_start)
+            if (
+                magic == CHECKSUM_MAGIC
+                and metadata_size <= end - entry_start - ENTRY_HEADER_SIZE
+                and crc32c(self._view[entry_start + 6 : end]) == checksum
+            ):
+                return _new_tuple(Frame, (command, bytes(self._view[entry_start:end])))
+        return Frame(command, check_entry(self._view[entry_start:end], command))
 
     def _judge_sizes(self, available: int) -> None:
         # Sizes are checked at once: an impossible frame isn't waited for.

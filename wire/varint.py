@@ -11,11 +11,13 @@ _ONE_BYTE = [bytes((n,)) for n in range(128)]
 
 def varint(number: int) -> bytes:
     """``number`` as a varint; a negative one wraps to 64 bits, as protobuf's do."""
-    if 0 <= number < 128:
+    if number < 0:
+        return _long_varint(number & UINT64_MAX)
+    if number < 128:
         return _ONE_BYTE[number]
-    if 0 <= number < 16384:
+    if number < 16384:
         return bytes((number & 127 | 128, number >> 7))
-    if 0 <= number < 2097152:
+    if number < 2097152:
         return bytes((number & 127 | 128, number >> 7 & 127 | 128, number >> 14))
     return _long_varint(number & UINT64_MAX)
 
