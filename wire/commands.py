@@ -358,10 +358,29 @@ def send_header(producer_id: int, sequence_id: int, messages: int, entry_size: i
     return b"%b\x08\x06\x32%c%b" % (head, len(body), body)
 
 
-class MessageHeaders:
-    """Makes the headers of MESSAGEs that differ only in entry id and size."""
+_LAST_BYTE = [bytes((low,)) for low in range(128)]
+_FIRST_BYTE = [bytes((low | 128,)) for low in range(128)]
+"""The first byte of a varint, by its lowest seven bits: if it is the last one, and if not."""
 
-    __slots__ = ("_consumer", "_frames", "_ledger", "_partition", "_tail")
+
+class MessageHeaders:
+    """Makes the headers of MESSAGEs that differ only in entry id and size.
+
+    The headers of 128 consecutive entry ids differ in the first byte of the id: everything else is
+    encoded once for them.
+    """
+
+    __slots__ = (
+        "_before",
+        "_behind",
+        "_bytes",
+        "_consumer",
+        "_high",
+        "_ledger",
+        "_partition",
+        "_size",
+        "_tail",
+    )
 
     def __init__(
         self,
@@ -381,19 +400,26 @@ class MessageHeaders:
         if consumer_epoch is not None:
             tail += b"\x28" + varint(consumer_epoch)
         self._tail = tail
-        self._frames: list[tuple[int, bytes, bytes] | None] = [None] * 11
+        self._high: int | None = None
+        self._size = 0
+        self._before = self._behind = b""
+        self._bytes = _LAST_BYTE
 
     def header(self, entry_id: int, entry_size: int) -> bytes:
         """The frame of a MESSAGE up to where its entry, ``entry_size`` bytes, begins."""
-        entry = varint(entry_id)
-        size, before, behind = self._frames[len(entry)] or self._frame(len(entry))
-        return _SIZES.pack(size + 4 + entry_size, size) + before + entry + behind
+        high = entry_id >> 7
+        if high != self._high:
+            self._begin(high)
+        size = self._size
+        sizes = _SIZES.pack(size + 4 + entry_size, size)
+        return sizes + self._before + self._bytes[entry_id & 127] + self._behind
 
-    def _frame(self, length: int) -> tuple[int, bytes, bytes]:
-        # The bytes around an entry id of this size, and the size of the whole command.
-        position_size = len(self._ledger) + length + len(self._partition)
+    def _begin(self, high: int) -> None:
+        """Encode what the entry ids with these upper bits have in common."""
+        rest = varint(high) if high else b""
+        position_size = len(self._ledger) + 1 + len(rest) + len(self._partition)
         body_size = len(self._consumer) + 2 + position_size + len(self._tail)
-        before = b"".join(
+        self._before = b"".join(
             (
                 b"\x08\x09\x4a",
                 varint(body_size),
@@ -403,7 +429,7 @@ class MessageHeaders:
                 self._ledger,
             )
         )
-        behind = self._partition + self._tail
-        found = len(before) + length + len(behind), before, behind
-        self._frames[length] = found
-        return found
+        self._behind = rest + self._partition + self._tail
+        self._bytes = _FIRST_BYTE if high else _LAST_BYTE
+        self._size = len(self._before) + 1 + len(self._behind)
+        self._high = high
