@@ -76,8 +76,8 @@ class RuntimeFault(PortableError):
     """Base of the errors that the runtime itself raises."""
 
 
-def _ignore_sync() -> None:
-    """The default of `Runtime.on_synced`."""
+def _ignore() -> None:
+    """The default of `Runtime.on_synced` and `Runtime.on_released`."""
 
 
 class Divergence(RuntimeFault):
@@ -271,6 +271,7 @@ class Runtime(Generic[StateT]):
         "_wake",
         "damaged",
         "on_applied",
+        "on_released",
         "on_synced",
     )
 
@@ -326,7 +327,9 @@ class Runtime(Generic[StateT]):
         self._dropping: list[tuple[frozenset[int], asyncio.Future[None]]] = []
         self._roll_asked = False
         #: Called when everything released so far is synced, if the journal is relaxed.
-        self.on_synced: Callable[[], None] = _ignore_sync
+        self.on_synced: Callable[[], None] = _ignore
+        #: Called after the releases of a commit. Must not raise.
+        self.on_released: Callable[[], None] = _ignore
         #: Called with a decision's events and reply when the state has the events, which may be
         #: before they are durable. Not called for replayed events. Must not raise.
         self.on_applied: Callable[[Sequence[Message], Any], None] | None = None
@@ -821,6 +824,7 @@ class Runtime(Generic[StateT]):
         for release, reply, effects in self._flushing:
             release(reply, effects)
         self._flushing = []
+        self.on_released()
         self._evict()
         self._decide_behind()
         if written and self._sync_interval_s and not self._journal.unsynced:

@@ -156,6 +156,7 @@ class PartitionActor(JournaledActor):
             raise
         address = await super().start()
         self.runtime.on_synced = self.subscriptions.log_synced
+        self.runtime.on_released = self.publishing.count_stored
         state = self.runtime.state
         self.log.open(self.subscriptions.entries_due)
         self._apply_delays()

@@ -9,6 +9,7 @@ import asyncio
 import itertools
 from collections.abc import Callable
 from functools import partial
+from operator import itemgetter
 from typing import Any, Protocol
 
 from velaray.actors.machine import Reason, Refusal
@@ -41,6 +42,7 @@ PENDING_LOW = 8 << 20
 """Reading resumes below this number of bytes."""
 PRODUCER_EXPIRY_MS = 6 * 3600 * 1000
 """The time for which the sequence ids of a disconnected producer are kept."""
+_PRODUCER = itemgetter(0)
 
 
 class Log(Protocol):
@@ -81,6 +83,7 @@ class Publishing:
         self.pending_bytes = 0
         self._clock_ms = partition.actor_system.clock_ms
         self.published = Flow(self._clock_ms())
+        self._stored: list[tuple[Publisher, int, int]] = []
         self._names = itertools.count(1)
         self._paused: set[WireConnection] = set()
         self._rate: PublishRate | None = None
@@ -205,15 +208,15 @@ class Publishing:
         reply: Any,
         effects: tuple[Any, ...],
     ) -> None:
-        self.pending_bytes -= len(entry)
+        size = len(entry)
+        self.pending_bytes -= size
         if type(reply) is Published:
-            cached = tuple.__new__(CachedEntry, (entry, reply.messages, chunk_uuid))
+            messages = reply.messages
+            cached = tuple.__new__(CachedEntry, (entry, messages, chunk_uuid))
             self._log.cache.append(cached)
-            producer.traffic.count(reply.messages, len(entry), self._clock_ms())
-            if producer.source is not None:
-                replication = self._partition.geo.replication
-                replication.count_received(producer.source, reply.messages, len(entry))
-            self._more_readable()
+            if not self._stored:
+                self._more_readable()
+            self._stored.append((producer, messages, size))
             producer.stored(send, reply.position)
         elif isinstance(reply, Duplicate):
             producer.stored(send, NOWHERE)
@@ -221,6 +224,17 @@ class Publishing:
             producer.refuse(send, reply)
         if self._paused and self._throttling is None and self.pending_bytes < PENDING_LOW:
             self._resume()
+
+    def count_stored(self) -> None:
+        """Count the entries that the last commit has stored: once for each run of a producer."""
+        stored, self._stored = self._stored, []
+        now_ms = self._clock_ms()
+        for producer, run in itertools.groupby(stored, _PRODUCER):
+            _, messages, sizes = zip(*run, strict=True)
+            producer.traffic.count(sum(messages), sum(sizes), now_ms)
+            if producer.source is not None:
+                replication = self._partition.geo.replication
+                replication.count_received(producer.source, sum(messages), sum(sizes))
 
     # -- back-pressure -------------------------------------------------------------
 

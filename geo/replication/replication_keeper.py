@@ -360,7 +360,7 @@ class ReplicationKeeper:
         return None
 
     def count_received(self, name: str, messages: int, size: int) -> None:
-        """Count an entry from another cluster."""
+        """Count entries from another cluster."""
         received = self._received.get(name)
         if received is None:
             received = self._received[name] = Received(
