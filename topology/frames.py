@@ -7,6 +7,7 @@ thousands of quiet ones.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from struct import Struct
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from velaray.topology.messages import encode
 
 _LENGTH = 4
+_read_length = Struct(">I").unpack_from
 _decode = msgspec.msgpack.Decoder().decode
 
 
@@ -44,27 +46,31 @@ class FrameReader:
         came: bytes | bytearray = data
         if self._rest:
             self._rest += data
-            if self._first_end(self._rest) > len(self._rest):
+            if self._is_short():
                 return
             came, self._rest = self._rest, bytearray()
-        rest = memoryview(came)
-        while (end := self._first_end(rest)) <= len(rest):
+        view = memoryview(came)
+        start, end = _LENGTH, len(came)
+        while start <= end:
+            stop = start + self._length(came, start - _LENGTH)
+            if stop > end:
+                break
             try:
-                value = _decode(rest[_LENGTH:end])
+                value = _decode(view[start:stop])
             except msgspec.DecodeError as error:
                 raise FrameError(f"a frame is damaged: {error}") from error
-            rest = rest[end:]
+            start = stop + _LENGTH
             yield value
-        self._rest += rest
+        self._rest += view[start - _LENGTH :]
 
-    def _first_end(self, data: bytearray | memoryview) -> int:
-        """The length of the first frame with its header; that of a header if it isn't there yet.
+    def _is_short(self) -> bool:
+        """Whether a part of the first frame is missing. Raises `FrameError` if it is too long."""
+        size = len(self._rest)
+        return size < _LENGTH or size < _LENGTH + self._length(self._rest, 0)
 
-        Raises `FrameError` if the frame is too long.
-        """
-        if len(data) < _LENGTH:
-            return _LENGTH
-        length = int.from_bytes(data[:_LENGTH], "big")
+    def _length(self, data: bytes | bytearray, at: int) -> int:
+        """The length in the header at ``data[at:]``. Raises `FrameError` if it is too large."""
+        length: int = _read_length(data, at)[0]
         if length > self.limit:
             raise FrameError(f"a frame has {length} bytes, and {self.limit} are allowed")
-        return _LENGTH + length
+        return length
