@@ -258,6 +258,17 @@ def test_clusters_share_the_consumption_of_common_messages(trio: list[Cluster], 
         soon(lambda each=each: sorted(left(each, topic)) == rest)
 
 
+def follows(cluster: Cluster, topic: str, remote: str, name: str) -> bool:
+    """Whether another cluster has every change of a subscription without consumers: nothing asks
+    the subscription any more."""
+    key = cluster.partition(topic)
+    if name in cluster.local.actor_system.actors[key].subscriptions.channels:
+        return False  # its closing counts as a change
+    revision = cluster.call(key, "replicated_subscriptions", {"all": False})[name]
+    replicator = cluster.replicator(topic, remote).control.replicator
+    return bool(replicator.side_work.progress._followed[name].confirmed == revision)
+
+
 def test_no_subscription_is_activated_for_progress(trio: list[Cluster], topic: str) -> None:
     a, b, _ = trio
     a.replicate(topic, {"b": exactly(b)})
@@ -265,6 +276,7 @@ def test_no_subscription_is_activated_for_progress(trio: list[Cluster], topic: s
     payloads = publish(a, topic, 3)
     came(b, topic, 3)
     arrives(b, topic, payloads, "sleeper")
+    soon(lambda: follows(a, topic, "b", "sleeper"))
     sleeper = subscription(a, topic, "sleeper")
     a.local.run(a.local.actor_system.dismiss(sleeper.key))
     busy = a.subscribe(topic, "busy", **SHARED)
