@@ -3,7 +3,7 @@
 The tail cache holds the newest durable entries, so consumers that keep up never cause a disk read.
 All partitions of a host share one byte budget for it: the oldest entries of the host are dropped.
 Older entries are read from ledgers in chunks, the next one while one is delivered; a few chunks are
-kept, so that several consumers draining the same backlog share one read.
+kept while they are read, so that several consumers draining the same backlog share one read.
 """
 
 from __future__ import annotations
@@ -132,6 +132,7 @@ class EntryCache:
         self._memory = memory or TailMemory()
         self._tail = _Tail(next_offset)
         self._chunks: OrderedDict[int, Sequence[CachedEntry]] = OrderedDict()
+        self._read_lately: set[int] = set()  # chunks, since `drop_idle_chunks`
         self._loading: dict[int, asyncio.Task[None]] = {}
         self._unreadable: set[int] = set()  # where a read failed: no read-ahead there
         self._hashes: dict[int, int] = {}  # hashes of keys, for the last requested entries
@@ -143,8 +144,14 @@ class EntryCache:
 
     @property
     def bytes_held(self) -> int:
-        """Bytes of the tail cache (the chunks hold at most another 32 MiB)."""
+        """Bytes of the tail cache (the chunks hold at most another 32 MiB while older entries are
+        read)."""
         return self._tail.bytes
+
+    @property
+    def chunks_held(self) -> int:
+        """The number of chunks of older entries in memory."""
+        return len(self._chunks)
 
     def append(self, entry: CachedEntry) -> None:
         """Add the newest durable entry."""
@@ -161,11 +168,8 @@ class EntryCache:
         if index >= 0:
             index += tail.dropped
             return tail.entries[index] if index < len(tail.entries) else None
-        for start in reversed(self._chunks):
-            chunk = self._chunks[start]
-            if start <= offset < start + len(chunk):
-                return chunk[offset - start]
-        return None
+        start = self._chunk_of(offset)
+        return None if start is None else self._chunks[start][offset - start]
 
     def run(self, offset: int, count: int) -> Sequence[CachedEntry]:
         """The entries from ``offset`` on that are in memory together, at most ``count``.
@@ -178,12 +182,20 @@ class EntryCache:
         if index >= 0:
             index += tail.dropped
             return tail.entries[index : index + count]  # type: ignore[return-value]
+        start = self._chunk_of(offset)
+        if start is None:
+            return ()
+        chunk = self._chunks[start]
+        self._read_ahead(start + len(chunk))
+        return chunk[offset - start : offset - start + count]
+
+    def _chunk_of(self, offset: int) -> int | None:
+        """The first offset of the chunk that holds an entry."""
         for start in reversed(self._chunks):
-            chunk = self._chunks[start]
-            if start <= offset < start + len(chunk):
-                self._read_ahead(start + len(chunk))
-                return chunk[offset - start : offset - start + count]
-        return ()
+            if start <= offset < start + len(self._chunks[start]):
+                self._read_lately.add(start)
+                return start
+        return None
 
     def hashes(self, offset: int, count: int) -> list[int]:
         """The hashes of the keys of consecutive entries; 0 for entries that aren't in memory
@@ -202,6 +214,12 @@ class EntryCache:
         while len(known) > HASHES_KEPT:
             del known[next(iter(known))]
         return found
+
+    def drop_idle_chunks(self) -> None:
+        """Drop the chunks of older entries that weren't read since the last call."""
+        for start in self._chunks.keys() - self._read_lately:
+            del self._chunks[start]
+        self._read_lately.clear()
 
     async def load(self, offset: int) -> None:
         """Read the entry and those after it into memory; concurrent loads share the read.
@@ -228,7 +246,8 @@ class EntryCache:
             self._unreadable.discard(offset)
             self._chunks[offset] = chunk
             while len(self._chunks) > CHUNKS_KEPT:
-                self._chunks.popitem(last=False)
+                self._read_lately.discard(self._chunks.popitem(last=False)[0])
+            self._read_lately.add(offset)
         finally:
             self._loading.pop(offset, None)
 

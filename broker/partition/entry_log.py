@@ -89,6 +89,12 @@ class EntryLog:
         if hasattr(self, "delayed"):  # else it never opened
             self.delayed.close()
 
+    def drop_idle_chunks(self) -> None:
+        """Release the memory of older entries that weren't read since the last call."""
+        view = self._partition.compactor.view
+        for cache in (self.cache,) if view is None else (self.cache, view.cache):
+            cache.drop_idle_chunks()
+
     def release(self) -> None:
         """Release the memory of the cache: nothing is read any more."""
         if hasattr(self, "cache"):  # else it never opened

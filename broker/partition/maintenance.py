@@ -4,7 +4,8 @@ One round asks the durable subscriptions what they have acknowledged; expires me
 old (time to live) or exceed the backlog quota (eviction); blocks or admits producers (quota);
 deletes subscriptions that are unused for long; and trims ledgers that aren't needed
 (`velaray.actors.partition.trimming`). Every step is a journaled decision of a machine; after a
-failure the next round completes the work.
+failure the next round completes the work. Before each round, older entries that nobody reads any
+more are dropped from memory.
 
 A cursor that moves back may need ledgers that its subscription had passed when it was asked. So
 every move is announced (`Maintenance.moving`). Ledgers are trimmed only if no cursor has moved
@@ -98,6 +99,9 @@ class Log(backlog.Log, Protocol):
     async def sync(self) -> None:
         """Return when all present entries survive a loss of power."""
 
+    def drop_idle_chunks(self) -> None:
+        """Release the memory of older entries that weren't read since the last call."""
+
 
 class Subscriptions(Protocol):
     """What maintenance needs of the table of subscriptions."""
@@ -142,6 +146,7 @@ class Maintenance:
         """Repeat the rounds; never returns."""
         while True:
             await asyncio.sleep(self._partition.config.maintenance_s)
+            self._log.drop_idle_chunks()
             with suppress(*_TRANSIENT):
                 await self.once()
 

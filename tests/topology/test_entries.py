@@ -106,6 +106,26 @@ def test_the_next_chunk_is_read_while_one_is_delivered() -> None:
     asyncio.run(drain())
 
 
+def test_chunks_that_nobody_reads_are_dropped() -> None:
+    async def read_and_rest() -> None:
+        log = Log(40)
+        for offset in (0, 10, 20):
+            await log.cache.load(offset)
+        log.cache.drop_idle_chunks()
+        assert log.cache.chunks_held == 3, "they were loaded since the last call"
+        assert log.cache.get(12) is not None
+        log.cache.drop_idle_chunks()
+        assert log.cache.chunks_held == 1
+        assert log.cache.get(12) is not None
+        log.cache.drop_idle_chunks()
+        log.cache.drop_idle_chunks()
+        assert log.cache.chunks_held == 0
+        await log.cache.load(0)
+        assert log.reads == [0, 10, 20, 0], "a dropped chunk is read again"
+
+    asyncio.run(read_and_rest())
+
+
 def test_a_failed_read_ahead_is_raised_by_a_later_load() -> None:
     async def drain() -> None:
         log = Log(12)
