@@ -113,7 +113,7 @@ class Codec:
         name = _class_name(method)
         if name not in self._types:
             raise MessageError(f"unknown call {method!r}")
-        fields = msgspec.structs.fields(self._types[name])
+        fields = _fields_of(self._types[name])
         if unknown := sorted(set(args) - {each.name for each in fields}):
             raise MessageError(f"message {name}: unknown field {unknown[0]!r}")
         return self.decode(encode([name, *(_value_of(each, name, args) for each in fields)]))
@@ -133,6 +133,12 @@ class Codec:
             return f"message {name}: it has the fields {', '.join(fields) or '(none)'}: {fault}"
         where = fields[int(place[1]) - 1] + place[2]
         return f"message {name}, field {where}: {fault[: place.start()]}"
+
+
+@cache
+def _fields_of(message: type[Message]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    # msgspec looks the annotations up anew each time, which leaves reference cycles behind.
+    return msgspec.structs.fields(message)
 
 
 def _value_of(info: msgspec.structs.FieldInfo, message: str, args: Mapping[str, Any]) -> Any:

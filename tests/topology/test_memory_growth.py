@@ -1,0 +1,110 @@
+"""The number of objects of a process that works at a steady state: it doesn't grow with the work.
+
+Cycle collection is off while objects are counted. The processes of actors collect rarely
+(`velaray.topology.ray_process`), so reference cycles of every message or survey would fill their
+memory with garbage.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from tests.support.by_name import call_as_ray
+from tests.support.local_cluster import LocalCluster
+from tests.support.waiting import wait_until
+from velaray.broker.partition.entries import TailMemory
+from velaray.broker.partition.partition_actor import PartitionActor
+from velaray.events.ids import ActorKind
+from velaray.topology.actor_system import SURVEYS
+from velaray.topology.rpc import RemoteError
+
+QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+TOPICS = 5
+MESSAGES = 300
+SURVEYS_OF_A_ROUND = 20
+TAIL_BYTES = 30_000
+WARM_UP, ROUNDS = 2, 4
+NOISE = 300
+"""Timers, tasks and caches; far less than one object for each message or survey."""
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _publish_and_acknowledge(
+    producers: list[pulsar.Producer], consumers: list[pulsar.Consumer]
+) -> None:
+    for producer, consumer in zip(producers, consumers, strict=True):
+        for number in range(MESSAGES):
+            producer.send_async(b"%d" % number, lambda result, at: None)
+        producer.flush()
+        messages = [consumer.receive(20_000) for _ in range(MESSAGES)]
+        for message in reversed(messages):
+            consumer.acknowledge(message)
+
+
+async def _survey(cluster: LocalCluster) -> None:
+    for key in list(cluster.actor_system.actors):
+        for method in SURVEYS:
+            for _ in range(SURVEYS_OF_A_ROUND):
+                with suppress(RemoteError):  # not every actor answers every survey
+                    await call_as_ray(cluster.actor_system, key, method, {})
+
+
+async def _drop_idle_chunks(cluster: LocalCluster) -> None:
+    for actor in cluster.actor_system.actors.values():
+        if isinstance(actor, PartitionActor):
+            actor.log.drop_idle_chunks()
+            actor.log.drop_idle_chunks()
+            assert not actor.log.cache.chunks_held
+
+
+def _all_acknowledged(cluster: LocalCluster) -> bool:
+    """Whether the cluster has every acknowledgement."""
+
+    async def backlog() -> int:
+        found = 0
+        for key in list(cluster.actor_system.actors):
+            if key.kind is ActorKind.PARTITION:
+                stats = await call_as_ray(cluster.actor_system, key, "stats", {})
+                for each in stats["subscriptions"].values():
+                    found += stats["end_offset"] - each["acked_before"]
+        return found
+
+    return bool(cluster.run(backlog()) == 0)
+
+
+def test_objects_do_not_grow_with_messages_and_surveys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TailMemory.__init__, "__defaults__", (None, TAIL_BYTES))
+    with LocalCluster(tmp_path, hosts=1) as cluster:
+        client = pulsar.Client(cluster.service_url, logger=QUIET)
+        names = [f"steady-{number}" for number in range(TOPICS)]
+        consumers = [
+            client.subscribe(name, "s", consumer_type=pulsar.ConsumerType.Shared) for name in names
+        ]
+        producers = [client.create_producer(name, batching_enabled=False) for name in names]
+        counts = []
+        with _no_collections():
+            for _ in range(WARM_UP + ROUNDS):
+                _publish_and_acknowledge(producers, consumers)
+                wait_until(lambda: _all_acknowledged(cluster))
+                cluster.run(_survey(cluster))
+                cluster.run(_drop_idle_chunks(cluster))
+                counts.append(len(gc.get_objects()))
+        client.close()
+    assert counts[-1] - counts[WARM_UP - 1] < NOISE, counts
