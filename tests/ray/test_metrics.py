@@ -83,3 +83,16 @@ def test_ray_gets_gauges_and_increments_of_counters(
     assert gauges["pulsar_msg_backlog"].values == [(7, "t"), (3, "t"), (3, "t")]
     assert counters["pulsar_in_messages_total"].values == [(10, "t"), (5, "t")]
     assert counters["pulsar_storage_write_latency_overflow"].values == []
+
+
+def test_ray_gets_no_more_series_than_allowed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ray_metrics, "Gauge", Recorded)
+    monkeypatch.setattr(ray_metrics, "MOST_SERIES", 2)
+    telling = RayMetrics()
+    for value in (1, 2):
+        telling.tell(Sample("pulsar_msg_backlog", {"topic": topic}, value) for topic in "abcd")
+    told = telling._gauges["pulsar_msg_backlog"].values
+    assert told == [(1, "a"), (1, "b"), (2, "a"), (2, "b")]
+    assert len(caplog.records) == 1
