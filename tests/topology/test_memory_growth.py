@@ -108,3 +108,26 @@ def test_objects_do_not_grow_with_messages_and_surveys(
                 counts.append(len(gc.get_objects()))
         client.close()
     assert counts[-1] - counts[WARM_UP - 1] < NOISE, counts
+
+
+def test_maintenance_drops_older_entries_that_were_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TailMemory.__init__, "__defaults__", (None, 0))
+    with LocalCluster(tmp_path, maintenance_s=0.05) as cluster:
+        client = pulsar.Client(cluster.service_url, logger=QUIET)
+        producer = client.create_producer("t", batching_enabled=False)
+        for number in range(10):
+            producer.send(b"%d" % number)
+        (key,) = cluster.keys(ActorKind.PARTITION)
+        actor = cluster.actor_system.actors[key]
+        assert isinstance(actor, PartitionActor)
+        log = actor.log
+
+        async def load() -> int:
+            await log.cache.load(0)
+            return log.cache.chunks_held
+
+        assert cluster.run(load()) == 1
+        wait_until(lambda: log.cache.chunks_held == 0)
+        client.close()
