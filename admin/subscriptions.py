@@ -402,7 +402,8 @@ async def undo(request: web.Request) -> web.Response:
 async def explain(request: web.Request) -> web.Response:
     """The history and current state of a message of a subscription.
 
-    The message is ``ledger:entry``, with ``:partition`` for a partitioned topic.
+    The message is ``ledger:entry``, with ``:partition`` for a partitioned topic. ``-1:-1`` is the
+    first message, and ``9223372036854775807:9223372036854775807`` the last one.
     """
     target, name = await find_target(request), _name(request)
     try:
@@ -413,10 +414,14 @@ async def explain(request: web.Request) -> web.Response:
         member = target.name.of_partition(found.partition)
         target = Target(member, target.partitions, target.incarnation, target.properties)
     if target.is_many:
-        raise AdminError(400, f"name the partition of {target.name}: write ledger:entry:partition")
-    position = Position(found.ledger_id, found.entry_id)
+        raise AdminError(
+            400,
+            f"name the partition of {target.name}: write ledger:entry:partition, or "
+            f"{target.name.of_partition(0)} for the topic",
+        )
     actor_system, (partition,) = actor_system_of(request), target.keys()
-    now = await actor_system.request(partition, m.Whereabouts(name, position))
+    now = await actor_system.request(partition, m.Whereabouts(name, found.position))
+    position = Position(*now.pop("position"))
     (ref,) = await ask_each(request, target, m.Subscription(name))
     key = partition.of_subscription(name, ref["incarnation"])
     now = await with_decision(actor_system, now)

@@ -16,7 +16,7 @@ from velaray.actors.subscription.cursor import mask_to_words
 from velaray.actors.subscription.machine import SubscriptionMachine, SubscriptionState
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import EntryAppended
-from velaray.events.ids import ActorKey, ActorKind, Position, TopicName
+from velaray.events.ids import EARLIEST, LATEST, ActorKey, ActorKind, Position, TopicName
 from velaray.journal.errors import JournalError, NotStored
 from velaray.journal.manifest import LedgerInfo
 from velaray.journal.replay import checkpoint_of, load_manifest, replay
@@ -165,6 +165,29 @@ async def published_at(store: LedgerStore, key: ActorKey, position: Position) ->
             if record.position is not None and record.position > position:
                 break
     raise NoHistory(f"{key.topic_name} holds no entry {position.ledger_id}:{position.entry_id}")
+
+
+async def entry_at(store: LedgerStore, key: ActorKey, position: Position) -> Position:
+    """``position``, or that of the first or last entry of a subscription's partition for
+    ``EARLIEST`` and ``LATEST``.
+
+    Raises `NoHistory` for these if the partition holds no entries; `NotStored`, `CorruptJournal`.
+    """
+    if position not in (EARLIEST, LATEST):
+        return position
+    partition = partition_of(key).text()
+    listed = [info.ledger_id for info in (await load_manifest(store, partition)).ledgers]
+    for ledger_id in listed[:1] if position == EARLIEST else reversed(listed):
+        found: Position | None = None
+        async for record in replay(store, partition, ledger_id):
+            if record.position is None:
+                continue
+            found = record.position
+            if position == EARLIEST:
+                break
+        if found is not None:
+            return found
+    raise NoHistory(f"{key.topic_name} holds no messages")
 
 
 def as_text(position: Position) -> str:

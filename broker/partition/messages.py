@@ -324,7 +324,8 @@ class Undo(Request[Row]):
 
 
 class Whereabouts(Request[Row]):
-    """The status of the entry at ``position`` in a subscription. Facts about deliveries so far are
+    """The status of the entry at ``position`` in a subscription: the first entry for
+    `velaray.events.ids.EARLIEST`, the last one for ``LATEST``. Facts about deliveries so far are
     durable on return. Refused NOT_FOUND if there is no such entry."""
 
     name: str

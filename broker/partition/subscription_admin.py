@@ -18,7 +18,7 @@ from velaray.broker.partition.maintenance import Maintenance
 from velaray.broker.partition.partition_reads import Entries, described_entry
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.subscription.messages import FindUnacked, GetUnacked, LocateEntry, SkipTo
-from velaray.events.ids import Position
+from velaray.events.ids import EARLIEST, LATEST, Position
 from velaray.topology.messages import Message, ReplyT, Request
 from velaray.topology.rpc import RemoteError
 from velaray.wire.messages import split_entry
@@ -222,19 +222,35 @@ async def find_unacked(partition: Partition, request: m.FindUnacked) -> int | No
 
 
 async def message_status(partition: Partition, request: m.Whereabouts) -> dict[str, Any]:
-    """The status of the entry at ``position`` in a subscription. Facts about deliveries so far are
-    durable on return.
+    """The status of the entry at ``position`` in a subscription, and its position. Facts about
+    deliveries so far are durable on return.
 
     Raises `RemoteError` (NOT_FOUND) if there is no such entry.
     """
     await _subscription(partition, request.name)
-    position = Position(*request.position)
+    position = _entry_at(partition, Position(*request.position))
     try:
         offset = partition.runtime.state.table.offset_of(position)
     except NoSuchEntryError as error:
         raise RemoteError(Reason.NOT_FOUND, str(error)) from error
     found = await partition.subscriptions.ask_subscription(request.name, LocateEntry(offset))
-    return await transaction_view.unsettled(partition, offset) or found
+    status = await transaction_view.unsettled(partition, offset) or found
+    return {**status, "position": list(position)}
+
+
+def _entry_at(partition: Partition, position: Position) -> Position:
+    """The position of the first stored entry for ``EARLIEST``, of the last one for ``LATEST``.
+
+    Raises `RemoteError` (NOT_FOUND) for these if the partition holds no entries.
+    """
+    if position not in (EARLIEST, LATEST):
+        return position
+    table = partition.runtime.state.table
+    if table.first_offset == table.end_offset:
+        raise RemoteError(Reason.NOT_FOUND, f"{partition.topic} holds no messages")
+    if position == EARLIEST:
+        return table.position_of(table.first_offset)
+    return table.position_before(table.end_offset)
 
 
 async def skip_to(partition: Partition, request: m.SkipTo) -> None:

@@ -157,6 +157,36 @@ async def _kill(cluster: LocalCluster, key: Any) -> None:
     cluster.actor_system.kill(key)
 
 
+def run_explain(cluster: LocalCluster, *words: str, code: int = 0) -> str:
+    """The output of the command, once with the cluster and once with its disk; both agree."""
+    where = ["--admin-url", cluster.admin_url]
+    asked = CliRunner().invoke(main, ["messages", "explain", *words, *where])
+    assert asked.exit_code == code, asked.output
+    offline = [*words, "--data", str(Path(cluster.config.data_dir))]
+    read = CliRunner().invoke(main, ["messages", "explain", *offline])
+    assert read.exit_code == code, read.output
+    lines = asked.output.splitlines()
+    if code == 0:
+        assert read.output.splitlines() == [line for line in lines if not line.startswith("now: ")]
+    return "\n".join(lines)
+
+
+def test_the_first_and_the_last_message_are_explained_by_these_words(
+    cluster: LocalCluster, client: pulsar.Client
+) -> None:
+    Admin(cluster.admin_url).create_topic("ends")
+    Admin(cluster.admin_url).create_subscription("ends", "s")
+    for word in ("earliest", "latest"):
+        assert "ends holds no messages" in run_explain(cluster, "ends", "s", word, code=1)
+    publish(client, "ends", 3)
+    assert "published by p-ends, sequence 0" in run_explain(cluster, "ends", "s", "earliest")
+    assert "published by p-ends, sequence 2" in run_explain(cluster, "ends", "s", "latest")
+    Admin(cluster.admin_url).create_topic("ends-of-many", partitions=2)
+    Admin(cluster.admin_url).create_subscription("ends-of-many", "s")
+    with pytest.raises(Invalid, match="ends-of-many-partition-0 for the topic"):
+        Admin(cluster.admin_url).explain("ends-of-many", "s", MessageId.latest)
+
+
 def test_the_command_queries_the_cluster_or_reads_the_disk(
     cluster: LocalCluster, client: pulsar.Client
 ) -> None:

@@ -15,6 +15,7 @@ from velaray.broker.explain import history_of
 from velaray.broker.history import (
     PointInTime,
     described,
+    entry_at,
     positions_of,
     published_at,
     state_at,
@@ -280,6 +281,9 @@ def explain(
 ) -> None:
     """Explain the history of MESSAGE of TOPIC in SUBSCRIPTION, and its current state.
 
+    MESSAGE is ledger:entry, with :partition for a partitioned topic, or earliest or latest: the
+    first or the last message of a plain topic or partition.
+
     The history lists when it was published, delivered (and to which consumer), acknowledged,
     negatively acknowledged, moved to the dead-letter topic, skipped or expired, and the
     transactions that it waited for, with their outcome. Events that a crash lost before they were
@@ -316,6 +320,9 @@ async def _explain(
     found = await subscriptions_of(store, topic, subscription)
     keys = [key for key in found if message.partition() in (-1, key.partition)]
     if len(keys) != 1:
-        raise click.UsageError(f"name the partition of {topic}: write ledger:entry:partition")
-    position = Position(message.ledger_id(), message.entry_id())
+        raise click.UsageError(
+            f"name the partition of {topic}: write ledger:entry:partition, or "
+            f"{topic.of_partition(0)} for the topic"
+        )
+    position = await entry_at(store, keys[0], message.position)
     return facts_and_now(await history_of(store, keys[0], position), None)
