@@ -23,6 +23,7 @@ INT64_MAX = (1 << 63) - 1
 INT32_MAX = (1 << 31) - 1
 REPLICATOR_PREFIX = "pulsar.repl."
 """The prefix of the names of replicators, of their producers and of their subscriptions."""
+_PRINTED_ID = re.compile(r"(?:MessageId)?\((-?[0-9]+(?:,-?[0-9]+){3})\)", re.ASCII)
 _ID_TEXT = re.compile(r"-?[0-9]{1,19}:-?[0-9]{1,19}(?::-?[0-9]{1,10}){0,2}")
 
 
@@ -180,10 +181,13 @@ class MessageId:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``ledger:entry[:partition[:batch]]``, as the command line takes it.
+        """Read ``ledger:entry[:partition[:batch]]``, as the command line takes it, or
+        ``(ledger,entry,partition,batch)``, as clients for Python and C++ print an id.
 
         Raises `InvalidMessageIdError`.
         """
+        if printed := _PRINTED_ID.fullmatch(text):
+            text = printed[1].replace(",", ":")
         if not _ID_TEXT.fullmatch(text):
             raise InvalidMessageIdError(
                 f"not a message id: {text[:80]!r}; write ledger:entry[:partition[:batch]]"

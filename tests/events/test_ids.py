@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from velaray.client.message_id import MessageId as UserId
 from velaray.events.ids import (
     EARLIEST,
     INT32_MAX,
@@ -97,6 +98,12 @@ class TestMessageId:
         assert MessageId.parse("3:4:5:6") == MessageId(3, 4, 5, 6)
         assert MessageId.parse("3:-1").position == Position(3, -1)
 
+    def test_the_printed_form_of_clients_for_python_and_cpp(self) -> None:
+        assert MessageId.parse(str(pulsar.MessageId(1, 2, 3, 4))) == MessageId(2, 3, 1, 4)
+        assert MessageId.parse(repr(pulsar.MessageId.latest)) == MessageId.latest
+        for own in (UserId(1, 2, 3, 4), UserId(-1, 7, 8), UserId.earliest, UserId.latest):
+            assert MessageId.parse(str(own)) == MessageId.parse(repr(own)) == own.to_stored()
+
     @pytest.mark.parametrize(
         "text",
         [
@@ -113,6 +120,7 @@ class TestMessageId:
                 "3:4\n",
                 "\u0663:4",
             ),
+            *("(3,4)", "(3,4,5,6", "3,4,5,6", "(3,4,5,6)x", "(3:4:5:6)", "(3, 4, 5, 6)"),
             *("3:-2", f"{1 << 63}:0", f"0:{1 << 64}", f"0:0:{1 << 31}", "9" * 5000 + ":0"),
         ],
         ids=lambda text: text[:12],

@@ -17,7 +17,7 @@ _ENDS = {"earliest": MessageId.earliest, "latest": MessageId.latest}
 
 
 class MessageIdType(click.ParamType):
-    """``earliest``, ``latest`` or ``ledger:entry``."""
+    """``earliest``, ``latest``, ``ledger:entry`` or the form in which Python prints an id."""
 
     name = "id"
 
