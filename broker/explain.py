@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from velaray.actors.partition.remote_transactions import name_of
 from velaray.actors.subscription.cursor import Cursor, unpack_ranges
 from velaray.actors.subscription.machine import SubscriptionMachine
-from velaray.actors.subscription.tracing import deliveries_of
+from velaray.actors.subscription.tracing import FACTS, deliveries_of
 from velaray.actors.subscription.undoing import move_of
 from velaray.broker.explain_log import EVENTS_AT_ONCE, Fact, facts_of_log
 from velaray.broker.history import positions_of
@@ -42,7 +42,7 @@ from velaray.journal.store import LedgerStore
 
 
 async def history_of(store: LedgerStore, key: ActorKey, position: Position) -> list[Fact]:
-    """The journaled events of an entry; each journal's in order, the two merged by their clocks.
+    """The journaled events of an entry: its publishing, then the others by their times.
 
     Raises `NoHistory` if there is no such entry; `NotStored`, `CorruptJournal`.
     """
@@ -51,7 +51,8 @@ async def history_of(store: LedgerStore, key: ActorKey, position: Position) -> l
     hidden = any(fact.what == "aborted" for fact in of_log)
     machine, story = SubscriptionMachine(), _Story(offset, hidden=hidden)
     state, seen = machine.initial(), 0
-    facts: list[Fact] = []
+    traced: list[Fact] = []
+    changes: list[Fact] = []
     async for record in replay(store, key.text()):
         event = decode(bytes(record.event))
         before, pending = _ack_state(state.cursor, offset), pending_in(state, offset)
@@ -60,20 +61,28 @@ async def history_of(store: LedgerStore, key: ActorKey, position: Position) -> l
         told = [*story.told(event, before, after, pending)]
         told += story.told_of_pending(event, pending, pending_in(state, offset), after)
         at_ms = int(getattr(event, "at_ms", 0)) or record.at_ms
+        facts = traced if isinstance(event, (*FACTS, LedgerOpened)) else changes
         facts += [Fact(at_ms, record.sequence, *each) for each in told]
         seen += 1
         if seen % EVENTS_AT_ONCE == 0:
             await asyncio.sleep(0)  # let other tasks of the loop run
-    return [of_log[0], *_merged(of_log[1:], facts)]
+    return _in_order(of_log, traced, changes)
 
 
-def _merged(of_log: list[Fact], facts: list[Fact]) -> Iterator[Fact]:
-    """Merge both lists, each in its own order; facts of the log come first at equal times."""
-    for fact in facts:
-        while of_log and of_log[0].at_ms <= fact.at_ms:
-            yield of_log.pop(0)
-        yield fact
-    yield from of_log
+def _in_order(of_log: list[Fact], traced: list[Fact], changes: list[Fact]) -> list[Fact]:
+    """All facts by time, the publishing first.
+
+    At equal times the facts of the log come first, and changes of the cursor last. Facts about
+    consumers may be journaled after the changes that follow from them, and the time of a delivery
+    is that of the first one in its event: it isn't before the log lets consumers read the entry.
+    """
+    readable_ms = max(fact.at_ms for fact in of_log)
+    traced = [
+        fact._replace(at_ms=max(fact.at_ms, readable_ms)) if fact.what == "delivered" else fact
+        for fact in traced
+    ]
+    rest = [*of_log[1:], *traced, *changes]
+    return [of_log[0], *sorted(rest, key=lambda fact: fact.at_ms)]
 
 
 def _ack_state(cursor: Cursor, offset: int) -> bool | int | None:
@@ -110,7 +119,7 @@ class _Story:
         """The facts in ``event``. ``pending`` is the transaction in which the entry was
         acknowledged before the event; the other arguments are its states before and after the
         event."""
-        yield from self._of_consumers(event)
+        yield from self._of_consumers(event, is_acked=after is True)
         yield from self._of_counts(event)
         if before is not True and after is True:
             yield self._acknowledged(event, pending)
@@ -146,7 +155,7 @@ class _Story:
             elif not event.commit:
                 yield "ack-aborted", who, f"{name} was aborted: its acknowledgement doesn't count"
 
-    def _of_consumers(self, event: Message) -> Iterator[Told]:
+    def _of_consumers(self, event: Message, *, is_acked: bool) -> Iterator[Told]:
         match event:
             case LedgerOpened(epoch=epoch) if epoch != self._epoch:
                 self._epoch = epoch
@@ -170,7 +179,8 @@ class _Story:
             case DeliveriesTraced():
                 for consumer, first, end in deliveries_of(event):
                     if first <= self._offset < end:
-                        self._holder, self._delivered = consumer, self._delivered + 1
+                        self._holder = 0 if is_acked else consumer
+                        self._delivered += 1
                         name = self._name(consumer)
                         address = self._addresses.get(consumer, "")
                         whom = f"{name} at {address}" if address else name
@@ -222,7 +232,20 @@ def _by(who: str, cluster: str = "") -> str:
     return f" by {who}" if who else " (the consumer isn't recorded)"
 
 
+_DONE = {
+    "before-the-start": "it lies before the subscription's start: it is never delivered",
+    "passed-over": "it was skipped",
+    "expired": "it has expired",
+    "dead-letter": "it was moved to the dead-letter topic",
+    "acknowledged": "it is acknowledged",
+}
+
+
 def described(facts: list[Fact], now: dict[str, Any] | None) -> dict[str, Any]:
     """The history for people and JSON. ``now`` is the subscription's own report; None if it wasn't
-    asked."""
+    asked. To the subscription all that it doesn't deliver any more is acknowledged; the last fact
+    about that tells what it is."""
+    done = [fact.what for fact in facts if fact.what in _DONE]
+    if now is not None and now["where"] == "acknowledged" and done:
+        now = {**now, "where": done[-1], "text": _DONE[done[-1]]}
     return {"facts": [fact._asdict() for fact in facts], "now": now}

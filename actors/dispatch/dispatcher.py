@@ -38,6 +38,7 @@ from velaray.actors.dispatch.shared import SharedDispatch
 from velaray.actors.dispatch.single_active import SingleActive
 from velaray.actors.dispatch.strategy import DispatchStrategy
 from velaray.actors.dispatch.suspects import Suspects, relieve
+from velaray.actors.dispatch.waiting import why_it_waits
 from velaray.actors.machine import Reason, Refusal, require
 from velaray.actors.sets.offset_sets import gaps
 from velaray.actors.sets.ranges import Range, normalized
@@ -497,6 +498,11 @@ class Dispatcher:
         """The name of the consumer that holds an entry; empty if none does."""
         owner = self._in_flight.held.owner_of(offset)
         return "" if owner is None else self._in_flight.consumers[owner].spec.name
+
+    def why_it_waits(self, offset: int) -> str:
+        """The reason why an entry waits that no consumer holds, before the read position; "" if
+        none is known."""
+        return why_it_waits(self._in_flight, self._serving, offset)
 
     @property
     def failed_deliveries(self) -> CountRuns:

@@ -282,6 +282,15 @@ class KeySharedDispatch:
 
     # ---- inspection
 
+    def consumer_and_holder(self, offset: int) -> tuple[Attached | None, Attached | None]:
+        """The consumer that gets a waiting entry, and the one that holds others of its key."""
+        consumers, chunks = self._in_flight.consumers, self._in_flight.chunks
+        hashed = self._hash_of(offset)
+        owner = chunks.owner_of(chunks.key_of(offset) or "")
+        consumer = self._consumer_of(hashed) if owner is None else consumers[owner]
+        holder = None if self._pending is None else self._pending.owner_of(hashed)
+        return consumer, None if holder is None else consumers[holder]
+
     def draining(self) -> int:
         """The number of hashes with un-acknowledged entries at a former consumer."""
         return sum(

@@ -62,6 +62,9 @@ class Holdup(NamedTuple):
     text: str
 
 
+_NOTHING = "everything since the subscription's start is acknowledged"
+
+
 def holdups(found: Found) -> list[Holdup]:
     """The reasons why the backlog isn't delivered; empty if entries are being delivered.
 
@@ -70,7 +73,7 @@ def holdups(found: Found) -> list[Holdup]:
     """
     backlog = found["backlog"]
     if not backlog:
-        return [Holdup("nothing-to-deliver", "everything published is acknowledged")]
+        return [Holdup("nothing-to-deliver", _NOTHING)]
     if not found["consumers"]:
         return [Holdup("no-consumers", f"{backlog} entries wait and no consumer is connected")]
     held = sum(each["unacked"] for each in found["consumers"])
@@ -158,6 +161,7 @@ async def describe_subscription(
         "subscription": name,
         "durable": channel is None or channel.durable,
         "type": found["type"],
+        "last_left_ms": found.get("last_left_ms"),
         "mark_delete": _position(partition, found["acked_before"] - 1),
         "acked_before": found["acked_before"],
         "end_offset": end,

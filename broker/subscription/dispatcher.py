@@ -154,7 +154,9 @@ class SubscriptionDispatcher:
             m.GetPendingTransactions: self._reading(lambda r, s: pending_transactions(s)),
             m.GetAckStatus: self._reading(lambda r, s: pending_at(s, r.offset, r.index)),
             m.GetStats: self._reading(lambda r, s: stats(s, state.dispatcher, r.end)),
-            m.GetDetails: self._reading(lambda r, s: details(s, state.dispatcher, r.end)),
+            m.GetDetails: self._reading(
+                lambda r, s: details(s, state.dispatcher, r.end, state.trace)
+            ),
             m.LocateEntry: self._locate,
         }
 

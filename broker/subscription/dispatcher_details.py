@@ -9,6 +9,7 @@ from velaray.actors.dispatch.dispatcher import Dispatcher
 from velaray.actors.subscription.cursor import mask_to_words
 from velaray.actors.subscription.machine import SubscriptionState
 from velaray.broker.subscription.messages import Details, PendingAcks, Point, Stats
+from velaray.broker.subscription.tracing import Trace
 from velaray.events.ids import TransactionId
 
 SHOWN = 20
@@ -49,7 +50,9 @@ def stats(state: SubscriptionState, dispatcher: Dispatcher, end_offset: int) -> 
     }
 
 
-def details(state: SubscriptionState, dispatcher: Dispatcher, end_offset: int) -> Details:
+def details(
+    state: SubscriptionState, dispatcher: Dispatcher, end_offset: int, trace: Trace | None
+) -> Details:
     """`stats` and samples. Ranges are (first, end) offsets, batches are (offset, unacknowledged
     words)."""
     cursor = state.cursor
@@ -57,6 +60,7 @@ def details(state: SubscriptionState, dispatcher: Dispatcher, end_offset: int) -
     return {
         **stats(state, dispatcher, end_offset),
         "end_offset": end_offset,
+        "last_left_ms": None if trace is None else trace.last_left_ms,
         "dead_letters": len(state.dead.intended),
         "first_holes": [list(acked_range) for acked_range in islice(cursor.acked_ranges(), SHOWN)],
         "first_partial": [[offset, mask_to_words(mask)] for offset, mask in partial],
@@ -90,8 +94,11 @@ def message_status(state: SubscriptionState, dispatcher: Dispatcher, offset: int
     if offset >= dispatcher.next_offset:
         text = "it hasn't been delivered yet; the description of the subscription says why"
         return {"where": "not-delivered", "consumer": "", "text": text}
-    text = "it waits for its redelivery; the description of the subscription says why"
-    return {"where": "waiting", "consumer": "", "text": text}
+    failed = dispatcher.failed_deliveries.get(offset)
+    waits = "it waits for its redelivery" if failed else "it waits for a consumer"
+    why = dispatcher.why_it_waits(offset)
+    more = f": {why}" if why else "; the description of the subscription says why"
+    return {"where": "waiting", "consumer": "", "text": f"{waits}{more}"}
 
 
 def pending_acks(state: SubscriptionState, transaction: Point | None) -> PendingAcks:

@@ -15,7 +15,7 @@ another count than its own: the two messages crossed, so both sides know that th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from velaray.broker.actor_messages import ACTOR_REQUESTS
 from velaray.topology.messages import Codec, Encoded, Message, Request, Value, encode
@@ -68,9 +68,14 @@ class Stats(TypedDict):
 
 
 class Details(Stats):
-    """`Stats` and samples of what the subscription holds; ranges are ``[first, end]``."""
+    """`Stats` and samples of what the subscription holds; ranges are ``[first, end]``.
+
+    ``last_left_ms`` is the time at which the last consumer left; None if this activation of the
+    subscription had none.
+    """
 
     end_offset: int
+    last_left_ms: NotRequired[int | None]
     dead_letters: int
     first_holes: list[list[int]]
     first_partial: list[list[Any]]

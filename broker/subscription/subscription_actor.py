@@ -129,7 +129,9 @@ class SubscriptionActor(JournaledActor):
         accepted(await self.runtime.ask(Create(call.start)))
         dispatcher = self._dispatcher
         if dispatcher is None:
-            dispatcher = SubscriptionDispatcher(self.runtime, self.key.partition, _send_nowhere)
+            dispatcher = SubscriptionDispatcher(
+                self.runtime, self.key.partition, _send_nowhere, self._trace
+            )
         return await self._answer(dispatcher, request)
 
     def receive(self, rpc_connection: RpcConnection, notice: Message) -> None:

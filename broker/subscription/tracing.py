@@ -47,6 +47,8 @@ class Trace:
         self._runs_ms = 0
         self._timer: asyncio.TimerHandle | None = None
         self._written_s = 0.0
+        self.last_left_ms: int | None = None
+        """The time at which the last consumer left; None if none has left."""
 
     def number_of(self, consumer: int) -> int:
         """The number of a consumer in the journal; 0 if it isn't connected."""
@@ -62,7 +64,8 @@ class Trace:
         """Record that a consumer left."""
         number = self._consumers.pop(consumer, 0)
         if number:
-            self._add(ConsumerDetached(consumer=number, at_ms=self._clock_ms()))
+            self.last_left_ms = now_ms = self._clock_ms()
+            self._add(ConsumerDetached(consumer=number, at_ms=now_ms))
 
     def delivered(self, deliveries: Iterable[Delivery]) -> None:
         """Record deliveries."""

@@ -445,6 +445,60 @@ def test_a_sticky_consumer_gets_a_lease_only_if_it_owns_every_hash() -> None:
     assert made.may_lease()
 
 
+# ---- reasons
+
+
+def test_the_reason_why_an_entry_waits_is_that_of_its_key() -> None:
+    made = dispatcher([7, 7, 2000], consumer(1, LOW), permits=1)
+    made.dispatch()
+    full = "c1 has asked for no more messages: its queue is full"
+    made.attach(consumer(2, HIGH))
+    made.flow(2, 1)
+    made.dispatch()
+    assert made.why_it_waits(1) == f"{full}, and no other consumer has its key"
+    made.set_limits(1, 0)
+    assert made.why_it_waits(1).startswith("c1 holds as many un-acknowledged messages as a")
+    made.set_limits(0, 1)
+    assert made.why_it_waits(1).startswith("consumers hold as many un-acknowledged messages")
+
+
+def test_the_reason_why_an_entry_waits_is_its_former_consumer() -> None:
+    made = dispatcher([SPREAD[0]] * 2, consumer(1), permits=1)
+    made.dispatch()
+    number = 2
+    while not made.draining():
+        made.attach(consumer(number))
+        made.flow(number, 5)
+        made.dispatch()
+        number += 1
+    assert made.why_it_waits(1) == (
+        f"its key is c{number - 1}'s now, and c1 holds earlier messages of the key: "
+        "c1 must acknowledge them first, or leave"
+    )
+
+
+def test_an_entry_waits_if_no_consumer_has_its_key() -> None:
+    made = dispatcher([2000, 7], consumer(1, LOW))
+    made.dispatch()
+    assert made.why_it_waits(0) == "no consumer has its key"
+
+
+def test_the_reason_why_an_entry_waits_in_a_shared_subscription() -> None:
+    made = Dispatcher(Cursor())
+    assert made.why_it_waits(0) == ""
+    for number in (1, 2):
+        made.attach(ConsumerSpec(number, f"c{number}", SubscriptionType.SHARED))
+    made.flow(1, 1)
+    made.feed(0, [1])
+    made.dispatch()
+    made.redeliver(1)
+    assert made.why_it_waits(0) == "no consumer can take more messages now"
+    made.detach(2)
+    assert made.why_it_waits(0) == "c1 has asked for no more messages: its queue is full"
+    made.flow(1, 1)
+    assert made.why_it_waits(0) == ""
+
+
 # ---- invariants are seen to fail
 
 

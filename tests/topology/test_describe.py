@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from typing import Any
 
 import pulsar
@@ -110,6 +112,40 @@ def test_a_missing_consumer_is_given_as_the_reason(
     assert reasons(described(cluster, "alone")) == ["no-consumers"]
     with pytest.raises(NotFound, match="no subscription 'other'"):
         Admin(cluster.admin_url).describe_subscription("alone", "other")
+
+
+def describe_line(cluster: LocalCluster, topic: str, start: str) -> str:
+    """The rest of the line of the command's output that begins with ``start``."""
+    words = ["subscriptions", "describe", topic, "s", "--admin-url", cluster.admin_url]
+    output = CliRunner().invoke(main, words, catch_exceptions=False).output
+    (found,) = [line for line in output.splitlines() if line.startswith(f"  {start}: ")]
+    return found.removeprefix(f"  {start}: ")
+
+
+def test_the_time_at_which_the_last_consumer_left_is_described(
+    cluster: LocalCluster, client: pulsar.Client
+) -> None:
+    admin = Admin(cluster.admin_url)
+    admin.create_topic("left")
+    admin.create_subscription("left", "s")
+    assert describe_line(cluster, "left", "type") == "unknown: no consumer is connected"
+    before_ms = time.time_ns() // 1_000_000
+    client.subscribe("left", "s").close()
+    wait_until(lambda: described(cluster, "left")["consumers"] == [])
+    left_ms = described(cluster, "left")["last_left_ms"]
+    assert before_ms <= left_ms <= time.time_ns() // 1_000_000
+    shown = describe_line(cluster, "left", "type")
+    assert re.fullmatch(r"unknown: the last consumer left at 20\d\d-\S+", shown)
+
+
+def test_messages_before_the_start_are_not_called_acknowledged(
+    cluster: LocalCluster, client: pulsar.Client
+) -> None:
+    publish(client, "behind", 2)
+    Admin(cluster.admin_url).create_subscription("behind", "s")
+    assert "or lies before the subscription's start" in describe_line(cluster, "behind", "cursor")
+    (held_up,) = described(cluster, "behind")["holdups"]
+    assert held_up["text"] == "everything since the subscription's start is acknowledged"
 
 
 def test_a_full_queue_is_given_as_the_reason(cluster: LocalCluster, client: pulsar.Client) -> None:

@@ -171,6 +171,87 @@ def run_explain(cluster: LocalCluster, *words: str, code: int = 0) -> str:
     return "\n".join(lines)
 
 
+def test_a_message_before_the_start_was_never_delivered(
+    cluster: LocalCluster, client: pulsar.Client
+) -> None:
+    (message,) = publish(client, "before", 1)
+    client.subscribe("before", "s").close()
+    found = Admin(cluster.admin_url).explain("before", "s", message)
+    assert [fact["what"] for fact in found["facts"]] == ["published", "before-the-start"]
+    assert found["now"]["where"] == "before-the-start"
+    text = run_explain(cluster, "before", "s", "earliest").splitlines()[-1]
+    assert text == "now: it lies before the subscription's start: it is never delivered"
+
+
+def test_what_is_done_with_a_message_is_told_by_its_history(
+    cluster: LocalCluster, client: pulsar.Client
+) -> None:
+    admin = Admin(cluster.admin_url)
+    admin.create_topic("done")
+    admin.create_subscription("done", "s")
+    first, second = publish(client, "done", 2)
+    admin.skip("done", "s", 1)
+    assert now(cluster, "done", first) == "passed-over"
+    consumer = client.subscribe("done", "s")
+    consumer.acknowledge(consumer.receive(5000))
+    wait_until(lambda: now(cluster, "done", second) == "acknowledged")
+    consumer.close()
+    assert now(cluster, "done", first) == "passed-over"
+
+
+def test_facts_are_in_the_order_of_their_times(
+    cluster: LocalCluster, client: pulsar.Client
+) -> None:
+    consumer = client.subscribe("order", "s", consumer_type=pulsar.ConsumerType.Shared)
+    ids = []
+    for _ in range(5):
+        ids += publish(client, "order", 1)
+        consumer.acknowledge(consumer.receive(5000))
+    wait_until(lambda: now(cluster, "order", ids[-1]) == "acknowledged")
+    consumer.close()
+    for message in ids:
+        facts = Admin(cluster.admin_url).explain("order", "s", message)["facts"]
+        times = [fact["at_ms"] for fact in facts]
+        assert times == sorted(times)
+        whats = [what for what, _ in told(cluster, "order", message)]
+        assert whats == ["published", "delivered", "acknowledged"]
+
+
+def test_an_id_may_be_written_as_python_prints_it(
+    cluster: LocalCluster, client: pulsar.Client
+) -> None:
+    producer = client.create_producer("printed")
+    sent = producer.send(b"x")
+    producer.close()
+    Admin(cluster.admin_url).create_subscription("printed", "s")
+    for text in (str(sent), str(ours(sent)), repr(ours(sent))):
+        assert "published by" in run_explain(cluster, "printed", "s", text)
+
+
+def test_a_message_that_waits_for_the_consumer_of_its_key_is_explained(
+    cluster: LocalCluster, client: pulsar.Client
+) -> None:
+    taken = client.subscribe(
+        "keys", "s", pulsar.ConsumerType.KeyShared, consumer_name="kim", receiver_queue_size=1
+    )
+    quick = client.subscribe("keys", "s", pulsar.ConsumerType.KeyShared, consumer_name="lee")
+    producer = client.create_producer("keys", batching_enabled=False)
+    ids = [ours(producer.send(b"x", partition_key=f"k{number}")) for number in range(20)]
+    full = "it waits for a consumer: kim has asked for no more messages: its queue is full"
+
+    def waiting() -> list[Any]:
+        each = [Admin(cluster.admin_url).explain("keys", "s", message) for message in ids]
+        return [found for found in each if found["now"]["where"] == "waiting"]
+
+    wait_until(waiting)
+    for found in waiting():
+        assert [fact["what"] for fact in found["facts"]] == ["published"]
+        assert found["now"]["text"] == f"{full}, and no other consumer has its key"
+    producer.close()
+    quick.close()
+    taken.close()
+
+
 def test_the_first_and_the_last_message_are_explained_by_these_words(
     cluster: LocalCluster, client: pulsar.Client
 ) -> None:

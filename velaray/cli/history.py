@@ -49,12 +49,11 @@ class PointInTimeType(click.ParamType):
         """Parse the argument."""
         if value.isascii() and value.isdigit() and int(value) < _FIRST_MS:
             return PointInTime(sequence=int(value))
-        if value.count(":") == 1 and "-" not in value:
+        if ")" in value or (value.count(":") == 1 and "-" not in value):
             try:
-                found = StoredId.parse(value)
+                return StoredId.parse(value).position
             except InvalidMessageIdError as error:
                 self.fail(str(error), param, ctx)
-            return Position(found.ledger_id, found.entry_id)
         return PointInTime(at_ms=TimeType().convert(value, param, ctx))
 
 
@@ -73,13 +72,14 @@ def describe(show: Output, admin: Admin, topic: str, subscription: str) -> None:
 
 
 def _lines(found: Found) -> Iterator[str]:
-    kind = found["type"] or "unknown: no consumer has connected"
+    kind = found["type"] or f"unknown: {_without_consumers(found)}"
     yield f"type: {kind}" + ("" if found["durable"] else " (non-durable)")
     yield (
-        f"cursor: everything up to {found['mark_delete']} is acknowledged "
-        f"(offset {found['acked_before']} of {found['end_offset']})"
+        f"cursor: everything up to {found['mark_delete']} is acknowledged, or lies before the "
+        f"subscription's start (offset {found['acked_before']} of {found['end_offset']})"
     )
-    yield f"backlog: {found['backlog']} entries, {found['waiting']} of them wait for redelivery"
+    waits = "wait for the consumer of their key" if kind == "KEY_SHARED" else "wait for redelivery"
+    yield f"backlog: {found['backlog']} entries, {found['waiting']} of them {waits}"
     if found["delayed"]:
         yield f"delayed: {found['delayed']} entries wait for their delivery time"
     yield f"acknowledged ranges: {_some(found['holes'], map(_span, found['first_holes']))}"
@@ -95,6 +95,13 @@ def _lines(found: Found) -> Iterator[str]:
         yield from _consumer(each)
     for holdup in found["holdups"] or ({"text": "nothing: entries are being delivered"},):
         yield f"what holds it back: {holdup['text']}"
+
+
+def _without_consumers(found: Found) -> str:
+    left_ms = found.get("last_left_ms")
+    if left_ms is None:
+        return "no consumer is connected"
+    return f"the last consumer left at {time_text(left_ms)}"
 
 
 def _consumer(found: Found) -> Iterator[str]:
@@ -176,8 +183,8 @@ def _past(found: Found) -> Iterator[str]:
         yield "the subscription wasn't created yet"
         return
     yield (
-        f"cursor: everything up to {found['markDelete']} was acknowledged "
-        f"(offset {found['ackedBefore']})"
+        f"cursor: everything up to {found['markDelete']} was acknowledged, or lies before the "
+        f"subscription's start (offset {found['ackedBefore']})"
     )
     acked_ranges = found["ackedRanges"]
     yield f"acknowledged ranges: {_some(len(acked_ranges), map(_span, acked_ranges))}"
