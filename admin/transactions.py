@@ -204,6 +204,7 @@ def _times(known: dict[str, Any]) -> dict[str, Any]:
         "openTimestamp": known.get("begun_ms", 0),
         "timeoutAt": known.get("timeout_ms", 0),
         "owner": known.get("owner"),
+        "client": known.get("client"),
         "age": known.get("age_ms"),
         "timeLeft": known.get("left_ms"),
         "timedOut": known.get("timed_out"),

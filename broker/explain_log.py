@@ -158,7 +158,7 @@ async def with_decision(actor_system: ActorSystem, now: dict[str, Any]) -> dict[
             found = await actor_system.request(key, request)
     except TRANSIENT as error:
         return {**now, "text": f"{now['text']}; its coordinator doesn't answer: {reason_of(error)}"}
-    told = {name: found.get(name) for name in ("status", "owner", "deadline_ms")}
+    told = {name: found.get(name) for name in ("status", "owner", "client", "deadline_ms")}
     return {**now, **told, "text": f"{now['text']}; {_decision(found)}"}
 
 
@@ -166,6 +166,7 @@ def _decision(found: dict[str, Any]) -> str:
     status = found["status"]
     if status != Status.OPEN:
         return f"the transaction is {status}; the partition will be told"
-    whose = f" by {found['owner']}" if found["owner"] else ""
+    who = " with ".join(filter(None, (found["owner"], found.get("client"))))
+    whose = f" by {who}" if who else ""
     age_s, left_s = found["age_ms"] / 1000, found["left_ms"] / 1000
     return f"it was begun{whose} {age_s:.1f} s ago and ends within {left_s:.1f} s"

@@ -69,7 +69,8 @@ def test_open_transactions_are_listed(run: Run, transaction: Transaction) -> Non
     _, sequence = transaction.txn_id
     titles, line = run("list").stdout.splitlines()
     assert titles.startswith("COORDINATOR")
-    shown = rf"0 +\(0,{sequence}\) +OPEN +[\d.]+ s +(59|60)\.\d s +1 +1 +-"
+    owner = r"velaray-\S+ at 127\.0\.0\.1:\d+"
+    shown = rf"0 +\(0,{sequence}\) +OPEN +[\d.]+ s +(59|60)\.\d s +1 +1 +{owner}"
     assert re.fullmatch(shown, line.strip())
     found = as_json(run("list", "--state", "open", "--coordinator", "0", "-o", "json"))
     assert found["total"] == 1
@@ -93,7 +94,8 @@ def test_the_rest_of_a_long_list_is_counted(
 
 def test_a_transaction_is_described(run: Run, transaction: Transaction) -> None:
     lines = run("describe", text(transaction)).output.splitlines()
-    assert lines[0] == "transaction ({},{}): OPEN".format(*transaction.txn_id)
+    begun = "transaction ({},{}): OPEN, begun by velaray-".format(*transaction.txn_id)
+    assert lines[0].startswith(begun) and " at 127.0.0.1:" in lines[0]
     assert re.fullmatch(r"begun: 20\d\d-\S+, [\d.]+ s ago", lines[1])
     assert re.fullmatch(r"aborted in [\d.]+ s unless it ends earlier", lines[2])
     assert re.fullmatch(rf"messages in {TOPIC}: 1 entries, the first at \d+:\d+", lines[3])

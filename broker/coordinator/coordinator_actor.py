@@ -25,7 +25,7 @@ from velaray.actors.coordinator.machine import (
     Expire,
     MayJoin,
 )
-from velaray.actors.coordinator.state import CoordinatorState
+from velaray.actors.coordinator.state import CoordinatorState, Transaction
 from velaray.actors.machine import Refusal
 from velaray.actors.runtime import Runtime
 from velaray.broker.client_listener import ClientListener
@@ -66,6 +66,7 @@ class CoordinatorActor(JournaledActor):
         super().__init__(key, actor_system, CoordinatorMachine())
         self.number = key.partition
         self.clients: dict[CoordinatorHandlers, None] = {}
+        self.begun_by: dict[int, str] = {}
         self.completion: TransactionCompletion
         self.meter = CoordinatorMetrics(Labels(actor_system.config.name, key))
         self._listener = self.host.part(ClientListener)
@@ -74,10 +75,15 @@ class CoordinatorActor(JournaledActor):
 
     async def start(self) -> Address:
         """Recover, continue the completion of decided transactions, and listen."""
+
+        def on_ended(known: Transaction) -> None:
+            self.begun_by.pop(known.sequence, None)
+            self.meter.ended(known, self.actor_system.clock_ms())
+
         address = await super().start()
         self.completion = TransactionCompletion(
             *(self.number, self.actor_system, self.runtime, self.spawn),
-            ended=lambda known: self.meter.ended(known, self.actor_system.clock_ms()),
+            ended=on_ended,
         )
         service_port = await self._listener.open()
         self.completion.begin([known.sequence for known in self.runtime.state.decided()])

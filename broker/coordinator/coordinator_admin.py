@@ -27,6 +27,7 @@ class Coordinator(Protocol):
     runtime: Runtime[CoordinatorState]
     recovery_ms: tuple[int, int]
     completion: TransactionCompletion
+    begun_by: dict[int, str]
 
     async def ask(self, command: Decide) -> Any:
         """Return the durable reply to a command. Raises `RemoteError` for a refusal."""
@@ -83,6 +84,7 @@ def _summary(coordinator: Coordinator, known: Transaction, now_ms: int) -> dict[
         "sequence": known.sequence,
         "status": str(known.status),
         "owner": known.owner,
+        "client": coordinator.begun_by.get(known.sequence, ""),
         "begun_ms": known.begun_ms,
         "timeout_ms": known.timeout_ms,
         "age_ms": max(0, now_ms - known.begun_ms),

@@ -56,6 +56,9 @@ class Coordinator(Protocol):
     config: ClusterConfig
     clients: dict[CoordinatorHandlers, None]
     """The connections that have sent it a request."""
+    begun_by: dict[int, str]
+    """The programs and addresses of the clients that began unfinished transactions since the start
+    of the coordinator, by sequence."""
 
     async def ask(self, command: Command) -> Any:
         """Return the durable reply to a command. Raises `RemoteError` for a refusal."""
@@ -183,7 +186,10 @@ class CoordinatorHandlers:
         begin = Begin(
             timeout_ms, self.client.info.role, most, command.series, command.series_number
         )
-        return await coordinator.ask(begin)
+        begun = await coordinator.ask(begin)
+        client = f"{self.client.info.version} at {self.client.connection.peer}"
+        coordinator.begun_by[begun.sequence] = client
+        return begun
 
     async def _add_partitions(
         self, coordinator: Coordinator, command: pb.CommandAddPartitionToTxn

@@ -26,13 +26,18 @@ OF_TOPIC = "{tenant}/{namespace}/{topic}"
 
 
 class TransactionFacts(TypedDict):
-    """A transaction without its participants; one that has ended has only a status."""
+    """A transaction without its participants; one that has ended has only a status.
+
+    ``owner`` is the role that may use it, empty without tokens. ``client`` is the program and the
+    address that began it, empty after a restart of the coordinator.
+    """
 
     txnId: str
     status: str
     openTimestamp: int
     timeoutAt: int
     owner: str | None
+    client: str | None
     age: int | None
     timeLeft: int | None
     timedOut: bool | None

@@ -111,8 +111,13 @@ def _row(known: Found) -> dict[str, Any]:
         "coordinator": int(known["txnId"].strip("()").split(",")[0]),
         "age": _seconds(known["age"]),
         "timeLeft": None if left is None else _seconds(left),
-        "owner": known["owner"] or None,
+        "owner": _begun_by(known) or None,
     }
+
+
+def _begun_by(known: Found) -> str:
+    """The role and the program that began a transaction, as far as they are known."""
+    return " with ".join(filter(None, (known["owner"], known["client"])))
 
 
 def _seconds(ms: int) -> str:
@@ -135,7 +140,7 @@ def describe(show: Output, admin: Admin, transaction: TransactionId) -> None:
 
 
 def _lines(found: Found) -> Iterator[str]:
-    owner = f", begun by {found['owner']}" if found["owner"] else ""
+    owner = f", begun by {begun_by}" if (begun_by := _begun_by(found)) else ""
     late = ", by its timeout" if found["timedOut"] else ""
     yield f"transaction {found['txnId']}: {found['status']}{late}{owner}"
     if found["age"] is None:
