@@ -37,12 +37,12 @@ class Route(NamedTuple):
 def bound(route: Route) -> Handler:
     """The handler of the route, which runs if the query and the body are valid.
 
-    It reads them with `given` and `body_of`. A body of type ``Any`` is left to the handler.
+    It reads them with `given` and `body_of`. A body of type ``Any``, annotated or not, is left to
+    the handler.
     """
     operation, handler = route.operation, route.handler
     parameters = [(each, TypeAdapter(each.type)) for each in operation.query]
-    described = operation.body not in (None, Any)
-    body = TypeAdapter(operation.body) if described else None
+    body = None if _is_any(operation.body) else TypeAdapter(operation.body)
 
     async def handle(request: web.Request) -> web.StreamResponse:
         request[_QUERY] = {
@@ -55,6 +55,10 @@ def bound(route: Route) -> Handler:
         return await handler(request)
 
     return handle
+
+
+def _is_any(kind: Any) -> bool:
+    return kind in (None, Any) or getattr(kind, "__origin__", None) is Any
 
 
 def given(request: web.Request, parameter: Parameter[ValueT]) -> ValueT:

@@ -12,6 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
+from velaray.actors.catalog.policy_types import says_nothing
 from velaray.actors.catalog.state import Progress
 from velaray.actors.machine import Reason
 from velaray.admin.binding import Route, body_of
@@ -23,7 +24,6 @@ from velaray.admin.http import (
     done,
 )
 from velaray.broker.catalog import messages as m
-from velaray.broker.catalog.pulsar_policies import says_nothing
 from velaray.client.admin import clusters as operations
 from velaray.client.admin import tenants as of_tenants
 from velaray.client.admin.operations import V2, Texts, reads

@@ -56,6 +56,9 @@ _STATUS = {
 }
 
 
+NOT_SUPPORTED = 501
+
+
 class AdminError(PortableError):
     """A refused request: its HTTP status and a text for the caller."""
 
@@ -214,6 +217,15 @@ async def json_body(request: web.Request) -> Any:
     except (ValueError, RecursionError) as error:
         raise AdminError(400, f"the body isn't JSON: {error}") from error
     return value
+
+
+async def json_or_text(request: web.Request) -> Any:
+    """The body as JSON, or as plain text: Pulsar's tools send some names as text."""
+    text = (await request.text()).strip()
+    try:
+        return json.loads(text) if text else None
+    except (ValueError, RecursionError):
+        return text
 
 
 # -- answers -----------------------------------------------------------------------

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 
 from aiohttp import web
 
-from velaray.actors.catalog.policies import POLICIES, Level, policy_at
+from velaray.actors.catalog.policies import POLICIES, TABLE, Level, Policy, policy_at
+from velaray.admin import policies_not_applied
 from velaray.admin.binding import Route, given
 from velaray.admin.http import (
     answer,
@@ -39,11 +40,15 @@ def _scope(request: web.Request) -> Scope:
     return None, users_namespace_of(request) if "namespace" in request.match_info else None
 
 
-def _name(request: web.Request, scope: Scope) -> str:
+def _policy(request: web.Request, scope: Scope) -> Policy:
     """The policy of the path. Raises `InvalidPolicyError` if this level has no such policy."""
     topic, namespace = scope
     level = Level.TOPIC if topic else Level.NAMESPACE if namespace else Level.CLUSTER
-    return policy_at(request.match_info["policy"], level).name
+    name = request.match_info["policy"]
+    known = TABLE.get(name)
+    if known is not None and known.not_applied and level in known.levels:
+        return known
+    return policy_at(name, level)
 
 
 async def read_all(request: web.Request) -> web.Response:
@@ -57,23 +62,31 @@ async def read_all(request: web.Request) -> web.Response:
 async def read(request: web.Request) -> web.Response:
     """One policy that is set at this level."""
     scope = _scope(request)
-    name = _name(request, scope)
+    policy = _policy(request, scope)
+    if policy.not_applied:
+        return await policies_not_applied.read(policy, request)
     own = await ask_catalog(request, m.Policies(*scope))
-    return answer(own[name]) if name in own else done()
+    return answer(own[policy.name]) if policy.name in own else done()
 
 
 async def change(request: web.Request) -> web.Response:
     """Set a policy to the value in the body. Running topics apply it at once."""
     scope = _scope(request)
+    policy = _policy(request, scope)
+    if policy.not_applied:
+        return await policies_not_applied.change(policy, request)
     text = json.dumps(await json_body(request)).encode()
-    await ask_catalog(request, m.SetPolicy(_name(request, scope), text, *scope))
+    await ask_catalog(request, m.SetPolicy(policy.name, text, *scope))
     return done()
 
 
 async def remove(request: web.Request) -> web.Response:
     """Remove a policy; the wider level's value applies again."""
     scope = _scope(request)
-    await ask_catalog(request, m.RemovePolicy(_name(request, scope), *scope))
+    policy = _policy(request, scope)
+    if policy.not_applied:
+        return await policies_not_applied.remove(policy, request)
+    await ask_catalog(request, m.RemovePolicy(policy.name, *scope))
     return done()
 
 

@@ -16,7 +16,8 @@ from typing import Annotated, Any
 from aiohttp import web
 from pydantic import WithJsonSchema
 
-from velaray.actors.catalog.policies import POLICIES, SUBSCRIPTION_RATES, Level, Policy
+from velaray.actors.catalog.policies import SUBSCRIPTION_RATES, TABLE, Level, Policy
+from velaray.admin import policies_not_applied
 from velaray.admin.binding import Route, body_of, given
 from velaray.admin.http import (
     AdminError,
@@ -29,7 +30,7 @@ from velaray.admin.http import (
     whole_topic_of,
 )
 from velaray.broker.catalog import messages as m
-from velaray.broker.catalog.pulsar_policies import QUOTA, TOPIC_PATHS
+from velaray.broker.catalog.pulsar_policies import NAMESPACE_PATHS, QUOTA, TOPIC_PATHS
 from velaray.broker.schema_registry.schema_calls import STRATEGY
 from velaray.client.admin.namespaces import (
     NAMESPACE,
@@ -188,12 +189,16 @@ def _routes() -> Iterator[Route]:
         yield Route(reads(f"{base}/backlogQuotaMap", AnyObject, APPLIED), _quotas)
         yield Route(Operation("POST", quota, (QUOTA_TYPE,), body=AnyObject), _set_quota)
         yield Route(Operation("DELETE", quota, (QUOTA_TYPE,)), _remove_quota)
-        for name, policy in POLICIES.items():
+        paths = TOPIC_PATHS if level is Level.TOPIC else NAMESPACE_PATHS
+        for name, policy in TABLE.items():
             if level not in policy.levels or name in _BY_ENTRY:
                 continue
-            path = TOPIC_PATHS.get(name, name) if level is Level.TOPIC else name
-            read, change, remove = _handlers(name)
+            path = paths.get(name, name)
             about = f"the policy {name} of a {str(level.name).lower()}: {policy.description}"
+            if policy.not_applied:
+                yield from _not_applied(policy, base, path, about)
+                continue
+            read, change, remove = _handlers(name)
             value, kind = _in_query(name), described(policy)
             found = str if name == STRATEGY else kind  # or UNDEFINED
             getting = replace(get_policy(base, path), answers={200: found, 204: None})
@@ -202,6 +207,20 @@ def _routes() -> Iterator[Route]:
                 setting = replace(set_policy(base, path, method), query=(value,), body=kind)
                 yield Route(setting, change, f"Set {about}")
             yield Route(remove_policy(base, path), remove, f"Remove {about}")
+
+
+def _not_applied(policy: Policy, base: str, path: str, about: str) -> Iterator[Route]:
+    read, change, remove = policies_not_applied.handlers(policy)
+    about = f"{about} It isn't applied: {policy.not_applied}."
+    yield Route(get_policy(base, path), read, f"Read {about}")
+    for method in ("PUT", "POST"):
+        setting = replace(set_policy(base, path, method), body=described(policy))
+        yield Route(setting, change, f"Set {about}")
+    removing = [path]
+    if base == NAMESPACE and path == "offloadPolicies":
+        removing.append("removeOffloadPolicies")
+    for each in removing:
+        yield Route(remove_policy(base, each), remove, f"Remove {about}")
 
 
 _OLDER = f"{NAMESPACE}/schemaAutoUpdateCompatibilityStrategy"

@@ -12,11 +12,12 @@ from typing import Any
 from aiohttp import web
 
 from velaray.actors.catalog.policies import POLICIES, SUBSCRIPTION_RATES
-from velaray.admin.binding import Route, body_of, given
+from velaray.admin.binding import Route, given
 from velaray.admin.http import (
     answer,
     ask_catalog,
     done,
+    json_body,
     whole_topic_of,
 )
 from velaray.admin.policies import QUOTA_LOCK, described
@@ -51,7 +52,7 @@ async def read(request: web.Request) -> web.Response:
 
 async def change(request: web.Request) -> web.Response:
     """Set the rate of a subscription, which need not exist yet."""
-    rate = body_of(request)
+    rate = await json_body(request)
     async with request.app[QUOTA_LOCK]:
         rates = await _rates(request)
         await _set(request, {**rates, request.match_info["subscription"]: rate})

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from velaray.actors.catalog.policies import POLICIES, canonical
+from tools.policies_reference import page
+from velaray.actors.catalog.policies import POLICIES, TABLE, InvalidPolicyError, Level, canonical
 
 TESTS = Path(__file__).parent
 _APPLY = "topology/test_policies_apply.py"
@@ -124,3 +125,29 @@ def test_a_row_has_a_description_and_a_valid_default(name: str) -> None:
     if row.default not in (None, [], {}):
         level = next(iter(row.levels))
         assert json.loads(canonical(name, level, json.dumps(row.default).encode())) == row.default
+
+
+NOT_APPLIED = sorted(TABLE.keys() - POLICIES.keys())
+
+
+def test_policies_of_pulsar_that_are_not_applied_are_rows() -> None:
+    assert {"subscribeRate", "entryFilters", "inactiveTopicPolicies"} <= set(NOT_APPLIED)
+
+
+@pytest.mark.parametrize("name", NOT_APPLIED)
+def test_a_row_that_is_not_applied_has_the_reason_and_a_neutral_value(name: str) -> None:
+    row = TABLE[name]
+    assert row.description.endswith(".") and row.not_applied and not row.applied_by
+    row.type.parse(row.default)
+    with pytest.raises(ValueError, match="must be"):
+        row.type.parse(17)
+    assert row.type.schema()
+    with pytest.raises(InvalidPolicyError, match=f"doesn't support the policy {name}: "):
+        canonical(name, next(iter(row.levels)), b"17")
+    assert Level.CLUSTER not in row.levels
+
+
+def test_the_page_lists_what_is_not_applied() -> None:
+    for name in NOT_APPLIED:
+        section = page().partition(f"## {name}\n")[2].partition("\n## ")[0]
+        assert f"- Not applied: {TABLE[name].not_applied}\n" in section

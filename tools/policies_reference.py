@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tools import generated_page
-from velaray.actors.catalog.policies import POLICIES
+from velaray.actors.catalog.policies import TABLE, Policy
+from velaray.actors.catalog.policy_types import Nothing
 
 PAGE = "docs/reference/policies.md"
 _HEAD = """\
@@ -21,15 +22,18 @@ _HEAD = """\
 current. A policy that is set for a topic overrides that of its namespace, which overrides that of
 the cluster. Running topics apply changes at once. A policy that isn't here is refused by name.
 `velaray policies set` and `PUT .../policies/NAME` take the value as JSON.
+
+Policies of Apache Pulsar that velaray doesn't apply are at the end. Values that mean "not set" are
+accepted, and change nothing: `null`, `false`, `0`, `-1`, `"None"`, `"UNDEFINED"`, and empty texts
+and lists, also as all the fields of an object. So are those of the schema where there is one. Other
+values are refused with the name of the policy.
 """
 
 
 def _sections() -> Iterator[str]:
-    for row in POLICIES.values():
+    for row in TABLE.values():
         levels = ", ".join(str(level.name).lower() for level in row.levels)
         default = "not set" if row.default is None else f"`{json.dumps(row.default)}`"
-        module, _, name = row.applied_by.partition(":")
-        path = module.replace(".", "/")
         yield f"""
 ## {row.name}
 
@@ -37,12 +41,17 @@ def _sections() -> Iterator[str]:
 
 - Levels: {levels}
 - Default: {default}
-- Applied by: `{name}` in `{path}.py`
-
-```json
-{json.dumps(row.type.schema(), indent=2)}
-```
+- {_applied(row)}
 """
+        if row.type != Nothing():
+            yield f"\n```json\n{json.dumps(row.type.schema(), indent=2)}\n```\n"
+
+
+def _applied(row: Policy) -> str:
+    if row.not_applied:
+        return f"Not applied: {row.not_applied}"
+    module, _, name = row.applied_by.partition(":")
+    return f"Applied by: `{name}` in `{module.replace('.', '/')}.py`"
 
 
 def page() -> str:

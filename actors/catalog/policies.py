@@ -17,7 +17,10 @@ from velaray.actors.catalog.policy_types import (
     Boolean,
     ByName,
     Names,
+    Nothing,
+    NothingIn,
     OneOf,
+    Only,
     PolicyType,
     Record,
     Text,
@@ -51,6 +54,9 @@ class Policy:
 
     ``applied_by`` is the place in the code that applies it, as ``module:name`` without the package
     ``velaray``. ``default`` is the value where it is set nowhere.
+
+    A policy of Pulsar's that isn't applied has the reason in ``not_applied`` instead. Its type is
+    the values without effect: they are accepted and not stored, and others are refused by name.
     """
 
     name: str
@@ -62,6 +68,18 @@ class Policy:
     in_every_answer: bool = True
     """Whether catalog and partitions list its default where it is set nowhere. A new policy says
     False: then it changes no answer in clusters that don't use it."""
+    not_applied: str = ""
+
+    @property
+    def refusal(self) -> str:
+        """The refusal of a value with an effect, for a policy that isn't applied."""
+        return f"velaray doesn't support the policy {self.name}: {self.not_applied}"
+
+
+def _not_applied(
+    name: str, kind: PolicyType, levels: Level, default: Any, description: str, reason: str
+) -> Policy:
+    return Policy(name, kind, levels, default, description, "", not_applied=reason)
 
 
 def _check_auto_topics(found: Mapping[str, Any]) -> None:
@@ -110,6 +128,8 @@ _SCHEMAS = "broker.schema_registry.schema_calls:schema_policies"
 _SUBSCRIPTIONS = "broker.partition.subscriptions:Subscriptions"
 _DISPATCHER = "broker.subscription.dispatcher:SubscriptionDispatcher"
 _RATES = "broker.partition.channel.throttle:DispatchRates"
+_BOOKKEEPER = "the journal keeps its ledgers in files, without BookKeeper"
+_OFFLOAD = "ledgers are never moved to other stores"
 
 _ROWS = (
     Policy(
@@ -369,9 +389,166 @@ _ROWS = (
         "Clusters from which messages are pulled.",
         "actors.catalog.inbound_replication:PULL_FROM",
     ),
+    _not_applied(
+        "subscriptionTypesEnabled",
+        Nothing(every=("Exclusive", "Shared", "Failover", "Key_Shared")),
+        _NARROW,
+        [],
+        "The types of subscription that consumers may use.",
+        "every type of subscription is enabled",
+    ),
+    _not_applied(
+        "deduplicationSnapshotInterval",
+        Nothing(),
+        _NARROW,
+        None,
+        "After how many messages the sequence ids of producers are stored.",
+        "checkpoints hold them",
+    ),
+    _not_applied(
+        "persistence",
+        Nothing(),
+        _NARROW,
+        None,
+        "How many copies BookKeeper stores.",
+        _BOOKKEEPER,
+    ),
+    _not_applied(
+        "subscribeRate",
+        NothingIn("subscribeThrottlingRatePerConsumer"),
+        _NARROW,
+        None,
+        "How often a consumer may subscribe.",
+        "consumers may subscribe at any rate",
+    ),
+    _not_applied(
+        "offloadPolicies",
+        Nothing(),
+        _NARROW,
+        None,
+        "Which ledgers move to another store.",
+        _OFFLOAD,
+    ),
+    _not_applied(
+        "inactiveTopicPolicies",
+        NothingIn("deleteWhileInactive"),
+        _NARROW,
+        None,
+        "When unused topics are deleted.",
+        "inactive topics are never deleted",
+    ),
+    _not_applied(
+        "entryFilters",
+        Nothing(),
+        _NARROW,
+        None,
+        "Code that chooses the entries of consumers.",
+        "brokers filter no entries",
+    ),
+    _not_applied(
+        "dispatcherPauseOnAckStatePersistent",
+        Only(False),
+        _NARROW,
+        False,
+        "Whether delivery waits until acknowledgements are stored.",
+        "the state of acknowledgements is journaled whole",
+    ),
+    _not_applied(
+        "resourceGroup",
+        Nothing(),
+        _NARROW,
+        None,
+        "The group that shares limits of traffic.",
+        "there are no resource groups",
+    ),
+    _not_applied(
+        "shadowTopics",
+        Nothing(),
+        Level.TOPIC,
+        [],
+        "Topics that show the messages of this one.",
+        "there are no shadow topics",
+    ),
+    _not_applied(
+        "allowedClusters",
+        Nothing(),
+        Level.NAMESPACE,
+        [],
+        "The clusters that may have the namespace.",
+        "the tenant's allowed clusters apply",
+    ),
+    _not_applied(
+        "bookieAffinity",
+        Nothing(),
+        Level.NAMESPACE,
+        None,
+        "The bookies that store the data.",
+        _BOOKKEEPER,
+    ),
+    _not_applied(
+        "antiAffinity",
+        Nothing(),
+        Level.NAMESPACE,
+        None,
+        "Namespaces that brokers keep apart.",
+        "Ray places every actor by itself",
+    ),
+    _not_applied(
+        "encryptionRequired",
+        Nothing(),
+        Level.NAMESPACE,
+        False,
+        "Whether producers must encrypt.",
+        "producers choose it",
+    ),
+    _not_applied(
+        "subscriptionAuthMode",
+        Nothing(),
+        Level.NAMESPACE,
+        "None",
+        "Which subscriptions a role may use.",
+        "there are no permissions of roles",
+    ),
+    _not_applied(
+        "offloadThreshold",
+        Nothing(),
+        Level.NAMESPACE,
+        -1,
+        "Bytes after which ledgers move to another store.",
+        _OFFLOAD,
+    ),
+    _not_applied(
+        "offloadThresholdInSeconds",
+        Nothing(),
+        Level.NAMESPACE,
+        -1,
+        "Seconds after which ledgers move to another store.",
+        _OFFLOAD,
+    ),
+    _not_applied(
+        "offloadDeletionLagMs",
+        Nothing(),
+        Level.NAMESPACE,
+        None,
+        "When moved ledgers are deleted here.",
+        _OFFLOAD,
+    ),
+    _not_applied(
+        "migration",
+        Nothing(),
+        Level.NAMESPACE,
+        None,
+        "Whether clients are sent to another cluster.",
+        "a tenant is moved with `velaray migrate`",
+    ),
 )
 
-POLICIES: Mapping[str, Policy] = {policy.name: policy for policy in _ROWS}
+TABLE: Mapping[str, Policy] = {policy.name: policy for policy in _ROWS}
+"""Every policy, with those that aren't applied."""
+POLICIES: Mapping[str, Policy] = {
+    name: policy for name, policy in TABLE.items() if not policy.not_applied
+}
+"""The policies that are applied."""
 
 DEFAULTS: Mapping[str, Any] = {
     name: known.default for name, known in POLICIES.items() if known.in_every_answer
@@ -380,8 +557,10 @@ DEFAULTS: Mapping[str, Any] = {
 
 
 def policy(name: str) -> Policy:
-    """The policy called ``name``. Raises `InvalidPolicyError` if there is none."""
+    """The applied policy called ``name``. Raises `InvalidPolicyError` if there is none."""
     found = POLICIES.get(name)
+    if found is None and name in TABLE:
+        raise InvalidPolicyError(TABLE[name].refusal)
     if found is None:
         raise InvalidPolicyError(f"unknown policy {name!r}; known are {', '.join(POLICIES)}")
     return found

@@ -149,6 +149,80 @@ class ByName:
         return {"type": "object", "additionalProperties": self.each.schema()}
 
 
+_WITHOUT_EFFECT = (None, "", "None", "UNDEFINED", False, 0, -1)
+_NOTHING_SCHEMA: Mapping[str, Any] = {
+    "anyOf": [
+        {"enum": list(_WITHOUT_EFFECT)},
+        {"type": "array", "maxItems": 0},
+        {"type": "object", "description": "All fields have such values."},
+    ]
+}
+
+
+def says_nothing(value: Any) -> bool:
+    """Whether a field has a value that Pulsar's tools send for "not set"."""
+    if isinstance(value, dict):
+        return all(says_nothing(each) for each in value.values())
+    if isinstance(value, list):
+        return not value
+    return value in _WITHOUT_EFFECT
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """The values that mean "not set", and the list of ``every`` choice in any order."""
+
+    every: tuple[str, ...] = ()
+
+    def parse(self, value: Any) -> Any:
+        """As `PolicyType.parse`."""
+        complete = self.every and isinstance(value, list) and set(map(str, value)) == {*self.every}
+        if not (complete or says_nothing(value)):
+            raise ValueError("must be a value without effect")
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        """As `PolicyType.schema`."""
+        if not self.every:
+            return dict(_NOTHING_SCHEMA)
+        whole = {"type": "array", "items": {"enum": list(self.every)}, "minItems": len(self.every)}
+        return {"anyOf": [*_NOTHING_SCHEMA["anyOf"], whole]}
+
+
+@dataclass(frozen=True, slots=True)
+class NothingIn:
+    """Null, or an object whose ``field`` says nothing; its other fields mean nothing alone."""
+
+    field: str
+
+    def parse(self, value: Any) -> Any:
+        """As `PolicyType.parse`."""
+        if not (value is None or (isinstance(value, dict) and says_nothing(value.get(self.field)))):
+            raise ValueError(f"must be a value without effect: no {self.field}")
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        """As `PolicyType.schema`."""
+        return {"type": ["object", "null"], "properties": {self.field: dict(_NOTHING_SCHEMA)}}
+
+
+@dataclass(frozen=True, slots=True)
+class Only:
+    """One value."""
+
+    value: Any
+
+    def parse(self, value: Any) -> Any:
+        """As `PolicyType.parse`."""
+        if value is not self.value:
+            raise ValueError(f"must be {json.dumps(self.value)}")
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        """As `PolicyType.schema`."""
+        return {"const": self.value}
+
+
 def no_problem(found: Mapping[str, Any]) -> None:
     """Accept any fields together."""
 

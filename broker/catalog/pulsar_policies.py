@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from velaray.actors.catalog.policies import InvalidPolicyError, Level, canonical
+from velaray.actors.catalog.policy_types import says_nothing
 
 QUOTA = "backlogQuota"
 
@@ -17,6 +18,12 @@ TOPIC_PATHS = {
     "maxConsumersPerTopic": "maxConsumers",
     "maxUnackedMessagesPerConsumer": "maxUnackedMessagesOnConsumer",
     "maxUnackedMessagesPerSubscription": "maxUnackedMessagesOnSubscription",
+}
+
+# Where a namespace's path differs.
+NAMESPACE_PATHS = {
+    "resourceGroup": "resourcegroup",
+    "bookieAffinity": "persistence/bookieAffinity",
 }
 
 # The fields of Pulsar's namespace document.
@@ -92,12 +99,3 @@ def from_namespace_document(body: Mapping[str, Any], cluster: str) -> dict[str, 
         if value not in (None, "", {}, [], "UNDEFINED"):
             policies[field] = canonical(field, Level.NAMESPACE, json.dumps(value).encode())
     return policies
-
-
-def says_nothing(value: Any) -> bool:
-    """Whether a field has the value that Pulsar's tools send for "not set"."""
-    if isinstance(value, dict):
-        return all(says_nothing(each) for each in value.values())
-    if isinstance(value, list):
-        return not value
-    return value in (None, "", "None", "UNDEFINED", False, 0, -1)

@@ -176,6 +176,27 @@ def test_policies_that_are_not_applied_are_never_stored(
         assert http("GET", f"{base}/{path}")[:2] == before[:2]
         assert http("DELETE", f"{base}/{path}").status == 204
         assert http("GET", f"{base.replace('default', 'absent')}/{path}").status == 404
+        by_name = f"{base}/policies/{path}"
+        assert http("GET", by_name)[:2] == before[:2]
+        assert http("PUT", by_name, harmless).status == 204
+        assert http("PUT", by_name, refused)[:2] == answered[:2]
+        assert http("DELETE", by_name).status == 204
+
+
+def test_the_name_of_a_resource_group_is_refused_as_text(http: Http) -> None:
+    http("PUT", f"{TOPICS}/group")
+    for path in (f"{NAMESPACES}/default/resourcegroup", f"{TOPICS}/group/resourceGroup"):
+        answered = http("POST", path, raw=b"team")
+        assert answered.status == 501
+        assert "doesn't support the policy resourceGroup" in answered.body["reason"]
+
+
+def test_policies_that_are_not_applied_are_described(http: Http) -> None:
+    path = f"{V2}/namespaces/{{tenant}}/{{namespace}}/dispatcherPauseOnAckStatePersistent"
+    found = http("GET", "/openapi.json").body["paths"][path]["post"]
+    assert "It isn't applied: the state of acknowledgements is" in found["description"]
+    body = found["requestBody"]["content"]["application/json"]["schema"]
+    assert body["const"] is False
 
 
 # -- brokers -----------------------------------------------------------------------
