@@ -40,7 +40,7 @@ _VELARAYS = frozenset(
         *("schemaJsonAllowLegacyJacksonFormat", "schemaProtobufNativeFieldCheck"),
     }
 )
-"""Topic policies that Pulsar doesn't have, or that aren't imported."""
+"""Topic policies that Pulsar doesn't have under this name, or that aren't imported."""
 
 
 @dataclass(slots=True)
@@ -140,6 +140,9 @@ async def _read_topic(
         str(name): await _read_subscriptions(admin, name) for name in topic.members(partitions)
     }
     policies = await _read_policies(admin, topic, found)
+    names = sorted({name for each in subscriptions.values() for name in each})
+    if rates := await _read_rates(admin, topic, names, found):
+        policies[SUBSCRIPTION_RATES] = rates
     schemas = [schema async for schema in _schemas(admin, topic, found)]
     return FoundTopic(partitions, policies, schemas, subscriptions)
 
@@ -177,6 +180,30 @@ async def _read_policies(
         except InvalidPolicyError as error:
             found.left_out.append(f"policy of {topic}: {error}")
     return policies
+
+
+async def _read_rates(
+    admin: RemoteAdmin, topic: TopicName, subscriptions: list[str], found: FoundTenant
+) -> dict[str, Any]:
+    """The dispatch rates of single subscriptions, by name."""
+    rates: dict[str, Any] = {}
+    for name in subscriptions:
+        try:
+            value = await admin.get(f"{path_of(topic)}/{quote(name, safe='')}/dispatchRate")
+        except NotThere:
+            continue
+        except Refused as error:
+            if error.status in (_NOT_ALLOWED, _NOT_IMPLEMENTED):
+                return {}  # subscriptions have no rates of their own there
+            raise
+        if value is None:
+            continue
+        try:
+            text = json.dumps({name: value}).encode()
+            rates |= json.loads(canonical(SUBSCRIPTION_RATES, Level.TOPIC, text))
+        except InvalidPolicyError as error:
+            found.left_out.append(f"policy of {topic}: {error}")
+    return rates
 
 
 async def _schemas(

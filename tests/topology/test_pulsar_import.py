@@ -120,6 +120,22 @@ def test_a_tenant_is_imported_and_its_unacknowledged_messages_are_delivered(
     assert not new.local.actor_system.failures
 
 
+def test_rates_of_single_subscriptions_are_imported(pair: list[Cluster], tenant: str) -> None:
+    old, new = pair
+    one = f"persistent://{tenant}/orders/one"
+    for name in ("limited", "a/b", "free"):
+        admin_of(old).create_subscription(one, name)
+    rate = {"dispatchThrottlingRateInMsg": 5, "dispatchThrottlingRateInByte": -1}
+    paths = [f"persistent/{tenant}/orders/one/{name}/dispatchRate" for name in ("limited", "a%2Fb")]
+    for path in paths:
+        admin_of(old).request("POST", path, rate)
+    done = run(new, "import", tenant, "--from", "old")
+    assert any("dispatchRateOfSubscriptions" in step for step in done["steps"])
+    assert [admin_of(new).request("GET", path) for path in paths] == [rate, rate]
+    own = admin_of(new).request("GET", f"persistent/{tenant}/orders/one/policies")
+    assert own["dispatchRateOfSubscriptions"].keys() == {"limited", "a/b"}
+
+
 def test_another_import_brings_new_metadata(pair: list[Cluster], tenant: str) -> None:
     old, new = pair
     run(new, "import", tenant, "--from", "old")
