@@ -162,6 +162,10 @@ def _of_topics() -> list[str]:
         f"topics subscriptions {_T}",
         f"topics set-replicated-subscription-status {_T} -s one -e",
         f"topics get-replicated-subscription-status {_T} -s one",
+        *(
+            f"topicPolicies {each}-subscription-dispatch-rate {_T} --subscription one{options}"
+            for each, options in (("set", " -md 10 -bd 100 -dt 1"), ("get", ""), ("remove", ""))
+        ),
         f"topics skip {_T} -s one -n 1",
         f"topics clear-backlog {_T} -s one",
         f"topics expire-messages {_T} -s one -t 1",
@@ -308,7 +312,7 @@ _NO_COMMAND = re.compile(
             r"/velaray/|/policies|/v3/ledgers|/v3/replication|GET /admin/v3/transactions$",
             r"/(openapi.json|docs|metrics)$|/homes$|/tenants/{tenant}/(home|metadata)$",
             r"/(isolation|pullFrom|deadLetter|schema(JsonAllow|ProtobufNative)\w+)$",
-            r"/(describe|undo|undelete|why/{message})$|{subscription}/dispatchRate$",
+            r"/(describe|undo|undelete|why/{message})$",
             r"GET /admin/v2/brokers(/ready)?$|/schemas/.*/version$|namespaces/.*/migration$",
             r"DELETE .*/(allowedClusters|encryptionRequired|schemaValidationEnforced)$",
             r"DELETE .*/(isAllowAutoUpdateSchema|replication|subscriptionAuthMode)$",
