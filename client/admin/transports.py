@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
@@ -88,7 +88,7 @@ class BlockingTransport:
 class AsyncioTransport:
     """Sends requests on the event loop of the first one.
 
-    If a kept connection ends without an answer, aiohttp repeats GET, PUT and DELETE once.
+    If a connection ends without an answer, aiohttp repeats GET once.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -102,7 +102,7 @@ class AsyncioTransport:
 
         if self._session is None:
             limit = aiohttp.ClientTimeout(total=self._timeout_s)
-            self._session = aiohttp.ClientSession(timeout=limit)
+            self._session = aiohttp.ClientSession(timeout=limit, middlewares=(_change_once,))
         method, url, headers, body = sending
         try:
             async with self._session.request(
@@ -119,6 +119,19 @@ class AsyncioTransport:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+
+
+async def _change_once(request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+    """Send a request of an aiohttp session. aiohttp also repeats PUT and DELETE after some errors,
+    and the first one may have taken effect: raise another error in their place."""
+    import aiohttp
+
+    try:
+        return await handler(request)
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        if request.method == "GET" or isinstance(error, aiohttp.ClientConnectorError):
+            raise
+        raise aiohttp.ClientConnectionError(str(error)) from error
 
 
 def _unavailable(url: str, error: BaseException) -> Unavailable:

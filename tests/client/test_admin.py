@@ -220,6 +220,32 @@ def test_a_kept_connection_that_ends_without_an_answer(
         assert len(server.requests) == sent
 
 
+@pytest.mark.parametrize(
+    ("ask", "sent"),
+    [
+        (lambda admin: admin.tenants(), 2),
+        (lambda admin: admin.tenants.delete("t"), 1),
+        (lambda admin: admin.topics.unload("t"), 1),
+    ],
+    ids=["GET", "DELETE", "PUT"],
+)
+def test_the_asyncio_client_repeats_no_change(
+    server: Server, ask: Callable[[velaray.aio.Admin], Any], sent: int
+) -> None:
+    async def run() -> None:
+        async with velaray.aio.Admin(server.url) as admin:
+            await admin.tenants()
+            server.drops, server.requests = 1, []
+            if sent == 2:
+                assert await ask(admin) == ["t"]
+            else:
+                with pytest.raises(Unavailable, match="is velaray running there"):
+                    await ask(admin)
+
+    asyncio.run(run())
+    assert len(server.requests) == sent
+
+
 def test_a_question_is_repeated_once(server: Server) -> None:
     server.drops = 3
     with Admin(server.url) as admin, pytest.raises(Unavailable):
