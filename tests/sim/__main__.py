@@ -35,6 +35,9 @@ def _arguments() -> argparse.Namespace:
     kind.add_argument(
         "--hosts", action="store_true", help="several actors in each process of the cluster"
     )
+    kind.add_argument(
+        "--rates", action="store_true", help="policies that limit publishing and deliveries"
+    )
     parser.add_argument("--mutant", help="break the product in this way first")
     parser.add_argument(
         "--mutants",
@@ -75,6 +78,7 @@ def _run_seeds(chosen: argparse.Namespace) -> int:
     options += " --relaxed" if chosen.relaxed else ""
     options += " --geo" if chosen.geo else ""
     options += " --hosts" if chosen.hosts else ""
+    options += " --rates" if chosen.rates else ""
     options += f" --mutant {chosen.mutant}" if chosen.mutant else ""
     if len(seeds) == 1:
         print(f"seed {seeds[0]}: python -m tests.sim --seed {seeds[0]}{options}", flush=True)
@@ -91,7 +95,7 @@ def _run_seeds(chosen: argparse.Namespace) -> int:
     failed, done, machine_s, began = [], 0, 0.0, time.monotonic()
     orders = Orders(
         *(chosen.faults, chosen.mutant, chosen.digest, folder),
-        Kind(chosen.relaxed, chosen.geo, chosen.hosts),
+        Kind(chosen.relaxed, chosen.geo, chosen.hosts, chosen.rates),
     )
     for verdict in examine_all(seeds, jobs, orders):
         done += 1

@@ -108,6 +108,7 @@ class Outcome:
     relaxed: bool = False
     geo: bool = False
     hosts: bool = False
+    rates: bool = False
 
 
 def run(seed: int, fault_count: int | None = None, relaxed: bool = False) -> Outcome:
@@ -117,15 +118,16 @@ def run(seed: int, fault_count: int | None = None, relaxed: bool = False) -> Out
     """
     faults = make_faults(seed, relaxed)[:fault_count]
     with quiet():
-        return _run(seed, faults, relaxed)
+        return run_world(World, seed, faults, relaxed)
 
 
-def _run(seed: int, faults: list[Fault], relaxed: bool) -> Outcome:
+def run_world(kind: type[World], seed: int, faults: list[Fault], relaxed: bool = False) -> Outcome:
+    """Run ``seed`` with these faults in a world of this kind, within `quiet`."""
     loop = SimLoop(MAX_TURNS)
     history = History(loop.time)
     problems: list[str] = []
     with simulated(loop, seed, history):
-        world = World(loop, seed, faults, history, relaxed)
+        world = kind(loop, seed, faults, history, relaxed)
         loop.set_exception_handler(world.cluster.note_loop_error)
         try:
             loop.run_until_complete(world.live())

@@ -14,6 +14,7 @@ from tests.sim.mutants import (
     journal,
     key_shared,
     ledgers,
+    rates,
     relaxed,
     schemas,
     segments,
@@ -41,4 +42,5 @@ MUTANTS: dict[str, Mutant] = {
     **ledgers.MUTANTS,
     **geo.MUTANTS,
     **hosts.MUTANTS,
+    **rates.MUTANTS,
 }

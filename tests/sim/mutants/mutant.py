@@ -16,8 +16,8 @@ Patch = tuple[Any, str, Callable[[Any], Any]]
 @dataclass(frozen=True)
 class Mutant:
     """A bug: what it does, what is replaced by what, within how many seeds it must be found,
-    whether partitions are synced on a timer meanwhile, whether there are several clusters, and
-    whether actors share hosts."""
+    whether partitions are synced on a timer meanwhile, whether there are several clusters, whether
+    actors share hosts, and whether there are rates."""
 
     what: str
     patches: tuple[Patch, ...]
@@ -25,10 +25,11 @@ class Mutant:
     relaxed: bool = False
     geo: bool = False
     hosts: bool = False
+    rates: bool = False
 
     def kind(self) -> Kind:
         """The kind of runs that find it."""
-        return Kind(self.relaxed, self.geo, self.hosts)
+        return Kind(self.relaxed, self.geo, self.hosts, self.rates)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
