@@ -10,10 +10,11 @@ from typing import Any
 
 from velaray.client.blocks import Block
 from velaray.client.core import Core
-from velaray.client.retry import TRANSIENT, Backoff
+from velaray.client.retry import TRANSIENT
 from velaray.client.schema.base import Schema
 from velaray.client.tail import Tail
 from velaray.client.topic_schemas import Decoders
+from velaray.events.backoff import Backoff
 
 logger = logging.getLogger("velaray")
 

@@ -19,8 +19,9 @@ from velaray.client.exceptions import (
 from velaray.client.options import ClientOptions
 from velaray.client.patience import Patience, Wait
 from velaray.client.pool import ConnectionPool
-from velaray.client.retry import TRANSIENT, Backoff
+from velaray.client.retry import TRANSIENT
 from velaray.client.service_info import parse_service_url
+from velaray.events.backoff import Backoff
 from velaray.events.ids import TopicName
 from velaray.wire import pulsar_pb2 as pb
 

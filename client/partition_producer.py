@@ -33,7 +33,8 @@ from velaray.client.pending_entries import PendingEntries
 from velaray.client.producer_registration import Registration
 from velaray.client.producer_schemas import ProducerSchemas
 from velaray.client.reconnecting import Reconnection
-from velaray.client.retry import TRANSIENT, Backoff
+from velaray.client.retry import TRANSIENT
+from velaray.events.backoff import Backoff
 from velaray.events.ids import MessageId as StoredId
 from velaray.events.ids import TopicName, TransactionId
 from velaray.schemas import SchemaInfo

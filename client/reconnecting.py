@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from velaray.client.core import Core
 from velaray.client.exceptions import VelarayError
-from velaray.client.retry import Backoff
+from velaray.events.backoff import Backoff
 
 
 class Reconnection:

@@ -16,7 +16,7 @@ from rich.live import Live
 
 import velaray
 from velaray.client.exceptions import InvalidConfiguration
-from velaray.client.retry import Backoff
+from velaray.events.backoff import Backoff
 from velaray.pipelines.transform import Transform
 from velaray.pipelines.transform_backlog import Backlog
 from velaray.pipelines.transform_counts import Rate, TransformCounts, TransformProgress

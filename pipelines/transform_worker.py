@@ -30,8 +30,9 @@ from velaray.client.exceptions import (
 from velaray.client.message import Message
 from velaray.client.message_id import MessageId
 from velaray.client.producer import Producer
-from velaray.client.retry import TRANSIENT, Backoff
+from velaray.client.retry import TRANSIENT
 from velaray.client.transactions import Transaction
+from velaray.events.backoff import Backoff
 from velaray.pipelines.transform import Transform
 from velaray.pipelines.transform_counts import TransformCounts
 from velaray.pipelines.transform_dead_letters import TransformDeadLetters

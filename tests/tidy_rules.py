@@ -551,7 +551,7 @@ def nothing_sleeps(root: Path, allowed: Mapping[str, str]) -> list[str]:
     return faults + _stale(allowed, used)
 
 
-RETRIES = "client/retry.py"
+RETRIES = "events/backoff.py"
 
 
 def back_off_is_in_one_module(root: Path, home: str = RETRIES) -> list[str]:

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from velaray.actors.machine import Reason
-from velaray.client.retry import Backoff, RandomSource
+from velaray.events.backoff import Backoff, RandomSource
 from velaray.events.ids import ActorKey
 from velaray.journal.journal import JournalSettings
 from velaray.journal.store import LedgerStore

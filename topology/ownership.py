@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgpack
 
-from velaray.client.retry import Backoff
+from velaray.events.backoff import Backoff
 from velaray.journal.errors import ManifestConflict
 from velaray.journal.store import LedgerStore
 from velaray.topology.config import ClusterConfig

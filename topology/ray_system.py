@@ -22,7 +22,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from velaray.actors.machine import Reason
 from velaray.actors.runtime import Stopped
-from velaray.client.retry import Backoff
+from velaray.events.backoff import Backoff
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.errors import StorageFull
 from velaray.journal.files import FileStore

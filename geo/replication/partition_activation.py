@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from velaray.actors.machine import Reason
 from velaray.broker.actor_messages import Describe
 from velaray.broker.journaled_actor import WasDeleted
-from velaray.client.retry import Backoff
+from velaray.events.backoff import Backoff
 from velaray.events.ids import ActorKey
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.rpc import RemoteError

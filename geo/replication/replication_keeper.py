@@ -18,7 +18,7 @@ from velaray.broker.coordinator.coordinators import is_systems
 from velaray.broker.partition import fencing
 from velaray.broker.partition.fencing import superseded_if_fenced
 from velaray.broker.topic_policies import TopicPolicies
-from velaray.client.retry import Backoff
+from velaray.events.backoff import Backoff
 from velaray.geo.replication import messages as m
 from velaray.geo.replication import outgoing_transactions
 from velaray.geo.replication.connection_pace import ConnectionPace

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from velaray.client.exceptions import VelarayError
-from velaray.client.retry import Backoff
+from velaray.events.backoff import Backoff
 from velaray.geo.replication.replicator_settings import CannotReplicate
 from velaray.wire.replication import Marker
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from velaray.actors.machine import Reason
-from velaray.client.retry import Backoff
+from velaray.events.backoff import Backoff
 from velaray.geo.replication.messages import ExportedProgress
 from velaray.geo.transient import TRANSIENT_ABROAD
 from velaray.topology.rpc import RemoteError, reason_of

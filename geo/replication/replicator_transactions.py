@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from velaray.client.retry import Backoff
+from velaray.events.backoff import Backoff
 from velaray.events.ids import Position, TransactionId
 from velaray.geo.replication.messages import Committed, Replicated
 from velaray.geo.transient import TRANSIENT_ABROAD

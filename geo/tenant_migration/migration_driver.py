@@ -20,7 +20,7 @@ from velaray.broker.catalog.migrations import Ask
 from velaray.broker.coordinator import messages as coordinator_messages
 from velaray.broker.garbage_collection.topic_deletion import delete_namespace
 from velaray.broker.partition.messages import ExportProducers
-from velaray.client.retry import Backoff
+from velaray.events.backoff import Backoff
 from velaray.events.ids import ActorKey, TopicName, TransactionId
 from velaray.geo.replication.messages import ExportProgress, GiveUpForeign, Replication
 from velaray.geo.tenant_migration import messages as m

@@ -17,9 +17,9 @@ from velaray.client.options import (
     ProducerOptions,
     ReaderOptions,
 )
-from velaray.client.retry import Backoff
 from velaray.client.service_info import parse_service_url
 from velaray.client.topics import TopicPattern
+from velaray.events.backoff import Backoff
 from velaray.wire.errors import ServerError
 
 

@@ -18,7 +18,7 @@ from velaray.broker.client_session import ClientSession
 from velaray.broker.partition.partition_actor import PartitionActor
 from velaray.broker.partition.session import producer as producer_module
 from velaray.broker.partition.session.producers import BEYOND
-from velaray.client.retry import Backoff
+from velaray.events.backoff import Backoff
 from velaray.events.ids import ActorKey, ActorKind, TopicName
 from velaray.geo.actor_kinds import make_actor
 from velaray.journal.memory import MemoryDisk, MemoryStore

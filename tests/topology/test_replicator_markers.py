@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from velaray.client.exceptions import NotConnected
-from velaray.client.retry import Backoff
+from velaray.events.backoff import Backoff
 from velaray.geo.replication import replicator_markers
 from velaray.geo.replication.replicator_markers import MOST, Markers
 from velaray.wire.replication import Marker

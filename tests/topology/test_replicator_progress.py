@@ -8,7 +8,7 @@ from typing import Any
 
 from velaray.actors.machine import Reason
 from velaray.client.exceptions import NotConnected
-from velaray.client.retry import Backoff
+from velaray.events.backoff import Backoff
 from velaray.geo.replication.replicator_progress import Progress
 from velaray.topology.rpc import RemoteError
 
