@@ -45,7 +45,7 @@ from velaray.journal.errors import (
 )
 from velaray.journal.paths import directory_of, journal_of
 from velaray.journal.private import FILE_MODE, make_private
-from velaray.journal.store import Buffer, Counters, StoredManifest
+from velaray.journal.store import Buffer, Counters, Ownership, StoredManifest
 from velaray.journal.worker import Worker
 
 KEPT_VERSIONS: Final = 3
@@ -489,7 +489,9 @@ class FileStore:
             return StoredManifest(newest, data)
         raise Contended(str(directory), READ_TRIES)
 
-    async def write_manifest(self, journal: str, expected: int, data: bytes) -> int:
+    async def write_manifest(
+        self, journal: str, expected: int, data: bytes, owner: Ownership | None = None
+    ) -> int:
         """Link a complete file to the next version's name; see `LedgerStore`."""
         return await self._writer_of(journal).run(
             lambda: self._write_manifest(journal, expected, data)
@@ -600,7 +602,9 @@ class FileStore:
 
     # ---------------------------------------------------------------- ledgers
 
-    async def create_ledger(self, journal: str, ledger_id: int, header: bytes) -> _FileWriter:
+    async def create_ledger(
+        self, journal: str, ledger_id: int, header: bytes, epoch: int = 0
+    ) -> _FileWriter:
         """Create the ledger's file and its mark's, and make their names durable; see
         `LedgerStore`."""
         return await self._writer_of(journal).run(

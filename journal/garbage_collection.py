@@ -61,7 +61,9 @@ async def purge(store: LedgerStore, journal: str, enqueue_deletion: EnqueueDelet
         purged = manifest.purged(max(manifest.next_index, first_free))
         try:
             if not manifest.dead:
-                written = await store.write_manifest(journal, stored.version, purged.encode())
+                written = await store.write_manifest(
+                    journal, stored.version, purged.encode(), purged.ownership
+                )
                 await store.release(journal, written)
         except ManifestConflict:
             continue  # its owner has rolled over meanwhile

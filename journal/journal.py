@@ -529,7 +529,7 @@ class Journal:
         manifest = replace(self._manifest, next_index=self._next_index, ledgers=(*sealed, info))
         try:
             await writer.append(image.buffers)
-            version = await self._store.write_manifest(self.key, self._version, manifest.encode())
+            version = await self._write_manifest(manifest)
         except StorageFull:
             # It isn't listed, and only this owner could list it. Its name is never used again: the
             # next attempt, and any owner that sees or saw it, takes a higher index.
@@ -569,9 +569,7 @@ class Journal:
         self._busy = "unlist"
         try:
             manifest = replace(self._manifest, next_index=self._next_index).without(ledger_ids)
-            self._version = await self._store.write_manifest(
-                self.key, self._version, manifest.encode()
-            )
+            self._version = await self._write_manifest(manifest)
         except SyncFailed as error:
             self._failure = error
             raise
@@ -599,11 +597,16 @@ class Journal:
             salt = self._store.salt()
             raw = frames.encode_ledger_header(ledger_id, self.key, self.epoch, salt)
             try:
-                writer = await self._store.create_ledger(self.key, ledger_id, raw)
+                writer = await self._store.create_ledger(self.key, ledger_id, raw, self.epoch)
             except LedgerExists:
                 continue
             return frames.LedgerHeader(ledger_id, self.key, self.epoch, salt, len(raw)), writer
         raise Contended(f"journal {self.key}: creating a ledger", CREATE_TRIES)
+
+    async def _write_manifest(self, manifest: Manifest) -> int:
+        return await self._store.write_manifest(
+            self.key, self._version, manifest.encode(), manifest.ownership
+        )
 
     def _sealed_ledgers(self) -> tuple[LedgerInfo, ...]:
         ledgers = self.ledgers
@@ -792,7 +795,9 @@ async def _take_epoch(store: LedgerStore, key: str) -> tuple[Manifest, int]:
                 raise Purged(key)
             manifest = manifest.raise_epoch(await _free_index(store, key, manifest))
         try:
-            return manifest, await store.write_manifest(key, version, manifest.encode())
+            return manifest, await store.write_manifest(
+                key, version, manifest.encode(), manifest.ownership
+            )
         except ManifestConflict:
             continue
     raise Contended(f"journal {key}: taking the next epoch", OPEN_TRIES)

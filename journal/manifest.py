@@ -14,6 +14,7 @@ from velaray.events.ids import LEDGER_INDEX_BITS as LEDGER_INDEX_BITS
 from velaray.events.ids import NUMBER_BITS as NUMBER_BITS
 from velaray.events.ids import cluster_number_of as cluster_number_of
 from velaray.journal.errors import CorruptJournal, UnsupportedFormat
+from velaray.journal.store import Ownership
 
 FORMAT_VERSION: Final = 2
 MAX_LEDGERS: Final = 1 << LEDGER_INDEX_BITS
@@ -110,6 +111,11 @@ class Manifest:
             ]
         )
         return _HEADER.pack(_MAGIC, FORMAT_VERSION, crc32c(body)) + body
+
+    @property
+    def ownership(self) -> Ownership:
+        """What the manifest tells a store."""
+        return Ownership(self.epoch, frozenset(info.ledger_id for info in self.ledgers))
 
     def ledger_id(self, index: int) -> int:
         """The id of this journal's ledger ``index``: unique in the cluster."""

@@ -24,7 +24,7 @@ from velaray.journal.errors import (
     StorageFull,
     SyncFailed,
 )
-from velaray.journal.store import Buffer, Counters, StoredManifest
+from velaray.journal.store import Buffer, Counters, Ownership, StoredManifest
 
 SECTOR: Final = 512
 """Bytes that reach the disk together or not at all."""
@@ -310,7 +310,9 @@ class MemoryStore:
         self.counters.bytes_read += len(files.manifest)
         return StoredManifest(files.version, files.manifest) if files.version else None
 
-    async def write_manifest(self, journal: str, expected: int, data: bytes) -> int:
+    async def write_manifest(
+        self, journal: str, expected: int, data: bytes, owner: Ownership | None = None
+    ) -> int:
         """Replace the manifest; see `LedgerStore`."""
         await self._step(Step.WRITE_MANIFEST, journal)
         if self.disk._files(journal).version != expected:
@@ -345,7 +347,9 @@ class MemoryStore:
         self.disk.numbers.append(owner)
         return self._number_base + len(self.disk.numbers)
 
-    async def create_ledger(self, journal: str, ledger_id: int, header: bytes) -> _MemoryWriter:
+    async def create_ledger(
+        self, journal: str, ledger_id: int, header: bytes, epoch: int = 0
+    ) -> _MemoryWriter:
         """Create a ledger; see `LedgerStore`."""
         await self._step(Step.CREATE, journal)
         place = _location(journal, ledger_id)

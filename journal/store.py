@@ -23,6 +23,14 @@ class StoredManifest(NamedTuple):
     data: bytes
 
 
+class Ownership(NamedTuple):
+    """The owner that a manifest names, and the ledgers that it lists. A higher ``epoch`` than the
+    stored manifest's means that the writer takes the journal."""
+
+    epoch: int
+    ledgers: frozenset[int]
+
+
 @dataclass(slots=True)
 class Counters:
     """The operations of a store object so far; bytes are those of ledgers, manifests and indexes,
@@ -94,8 +102,12 @@ class LedgerStore(Protocol):
         """The newest manifest, or None if the journal doesn't exist."""
         ...
 
-    async def write_manifest(self, journal: str, expected: int, data: bytes) -> int:
+    async def write_manifest(
+        self, journal: str, expected: int, data: bytes, owner: Ownership | None = None
+    ) -> int:
         """Replace version ``expected`` (0: there is none yet); returns the new version.
+
+        ``owner`` says what the manifest does (None: it is a record without ledgers).
 
         Durable on return. Raises `ManifestConflict` if ``expected`` is not the newest, or if the
         written version has been superseded already; `StorageFull` only if nothing was written.
@@ -119,10 +131,14 @@ class LedgerStore(Protocol):
         right after leaves a gap."""
         ...
 
-    async def create_ledger(self, journal: str, ledger_id: int, header: bytes) -> LedgerWriter:
-        """Create a ledger that starts with ``header``; synced with the first append.
+    async def create_ledger(
+        self, journal: str, ledger_id: int, header: bytes, epoch: int = 0
+    ) -> LedgerWriter:
+        """Create a ledger that starts with ``header``; synced with the first append. ``epoch`` is
+        the owner's (0: that of the last write of the manifest by this store object).
 
-        Raises `LedgerExists`; `NotStored` if the journal has no manifest: it was deleted.
+        Raises `LedgerExists`; `NotStored` if the journal has no manifest: it was deleted;
+        `ManifestConflict` if the store sees that another owner has the journal.
         """
         ...
 

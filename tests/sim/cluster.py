@@ -29,6 +29,7 @@ from velaray.geo.actor_kinds import make_actor
 from velaray.journal.errors import Fenced, JournalError, StorageFull, SyncFailed
 from velaray.journal.journal import JournalSettings
 from velaray.journal.memory import MemoryStore, Step, TornWrite
+from velaray.journal.store import Ownership
 from velaray.topology.actor_system import (
     ActorBase,
     ActorSystem,
@@ -84,11 +85,13 @@ class SimStore(MemoryStore):
 
     disk: SimDisk
 
-    async def write_manifest(self, journal: str, expected: int, data: bytes) -> int:
+    async def write_manifest(
+        self, journal: str, expected: int, data: bytes, owner: Ownership | None = None
+    ) -> int:
         """Remember what isn't listed any more."""
         if self.disk._files(journal).version == expected:
             self.disk.note_dropped(journal, data)
-        return await super().write_manifest(journal, expected, data)
+        return await super().write_manifest(journal, expected, data, owner)
 
     async def delete_ledger(self, journal: str, ledger_id: int) -> None:
         """Remember what was in it. Raises `SyncFailed` as often as the disk is configured to."""

@@ -35,8 +35,10 @@ def _skip_sync(original: Any) -> Any:
 
 
 def _ignore_the_manifests_version(original: Any) -> Any:
-    async def write(self: MemoryStore, journal: str, expected: int, data: bytes) -> int:
-        return await original(self, journal, self.disk._files(journal).version, data)
+    async def write(
+        self: MemoryStore, journal: str, expected: int, data: bytes, owner: Any = None
+    ) -> int:
+        return await original(self, journal, self.disk._files(journal).version, data, owner)
 
     return write
 
