@@ -2,12 +2,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.journal.testing import Backend, FileBackend, MemoryBackend
+from tests.journal.testing import Backend, FileBackend, MemoryBackend, ObjectBackend
 
 
-@pytest.fixture(params=["memory", "files"])
+@pytest.fixture(params=["memory", "files", "objects"])
 def backend(request, tmp_path) -> Iterator[Backend]:
-    chosen = MemoryBackend() if request.param == "memory" else FileBackend(tmp_path)
+    if request.param == "objects":
+        chosen = ObjectBackend()
+    else:
+        chosen = MemoryBackend() if request.param == "memory" else FileBackend(tmp_path)
     yield chosen
     chosen.close()
 

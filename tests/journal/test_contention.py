@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.journal.testing import KEY, blobs, events_of, on_loop, open_journal, started, write
+from tests.journal.testing import (
+    KEY,
+    blobs,
+    events_of,
+    on_disks,
+    on_loop,
+    open_journal,
+    started,
+    write,
+)
 from velaray.events.ids import Position
 from velaray.journal.errors import Contended, StorageFull, SyncFailed
 from velaray.journal.frames import encode_ledger_header
@@ -52,6 +61,7 @@ async def test_an_opener_that_is_always_overtaken_gives_up(memory):
     assert (await open_journal(memory.store())).epoch == OPEN_TRIES + 1
 
 
+@on_disks
 @on_loop
 async def test_an_owner_that_finds_every_name_taken_gives_up_and_may_try_again(backend):
     journal = await open_journal(backend.store())

@@ -12,6 +12,7 @@ from tests.journal.testing import (
     MemoryBackend,
     blobs,
     events_of,
+    on_disks,
     on_loop,
     open_journal,
     started,
@@ -140,6 +141,7 @@ async def test_a_full_disk_leaves_everything_listed(memory):
 # -- deleting --------------------------------------------------------------------------
 
 
+@on_disks
 @on_loop
 async def test_only_unlisted_ledgers_are_deleted(backend):
     journal, store = await history(backend.store()), backend.store()
@@ -164,6 +166,7 @@ async def test_a_ledger_that_is_being_created_is_not_deleted(backend):
     assert created in await store.list_ledgers(KEY)
 
 
+@on_disks
 @on_loop
 async def test_ledgers_of_others_are_not_deleted(backend):
     store = backend.store()
@@ -180,6 +183,7 @@ async def test_ledgers_of_others_are_not_deleted(backend):
     assert first in await store.list_ledgers(KEY)
 
 
+@on_disks
 @on_loop
 async def test_a_ledger_with_an_incomplete_header_belongs_to_no_journal(backend):
     store = backend.store()
@@ -190,6 +194,7 @@ async def test_a_ledger_with_an_incomplete_header_belongs_to_no_journal(backend)
     assert await dispose(store, KEY, first) is Fate.DELETED
 
 
+@on_disks
 @on_loop
 async def test_an_index_without_its_ledger_is_deleted(backend):
     """A slow owner wrote it after the ledger was dropped from the manifest and deleted."""
@@ -228,6 +233,7 @@ async def test_a_garbage_collector_may_delete_before_the_sweep_of_an_owner(memor
 # -- journals of deleted actors --------------------------------------------------------
 
 
+@on_disks
 @on_loop
 async def test_a_purged_journal_is_deleted_ledger_by_ledger(backend):
     store, enqueued = backend.store(), Announced()

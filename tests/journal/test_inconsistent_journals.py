@@ -14,6 +14,7 @@ from tests.journal.testing import (
     KEY,
     MemoryBackend,
     events_of,
+    on_disks,
     on_loop,
     open_journal,
     started,
@@ -120,6 +121,7 @@ async def test_a_checkpoint_of_a_newer_format_asks_for_an_upgrade():
         await _checkpoint(SEGMENT, _marker(PLACE, version=3))
 
 
+@on_disks
 @on_loop
 async def test_a_ledger_of_a_newer_format_asks_for_an_upgrade(backend):
     journal = await started(backend.store())
@@ -135,6 +137,7 @@ async def test_a_ledger_of_a_newer_format_asks_for_an_upgrade(backend):
     assert backend.content(info.ledger_id) == content
 
 
+@on_disks
 @pytest.mark.parametrize(
     ("payload", "count", "problem"),
     [
@@ -205,6 +208,7 @@ def _damage_checkpoint(backend, info: LedgerInfo) -> None:
     backend.put(info.ledger_id, bytes(content))
 
 
+@on_disks
 @on_loop
 async def test_a_sealed_ledger_whose_counts_differ_from_the_manifest_is_refused(backend):
     manifest = await _rewritten(
@@ -220,6 +224,7 @@ async def test_a_sealed_ledger_whose_counts_differ_from_the_manifest_is_refused(
         await open_journal(backend.store())
 
 
+@on_disks
 @on_loop
 async def test_ledgers_that_are_not_adjacent_do_not_replace_each_other(backend):
     manifest = await _rewritten(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.journal.testing import KEY, events_of, on_loop, open_journal, started, write
+from tests.journal.testing import KEY, events_of, on_disks, on_loop, open_journal, started, write
 from velaray.journal.ahead import AHEAD, BLOCK, Ahead
 from velaray.journal.errors import CorruptJournal, StorageFull
 from velaray.journal.replay import replay, verify
@@ -46,6 +46,7 @@ def test_few_small_frames_extend_the_file():
     assert extended <= 40
 
 
+@on_disks
 @on_loop
 async def test_only_zeros_follow_the_frames_and_commits_overwrite_them(backend):
     journal = await started(backend.store())
@@ -63,6 +64,7 @@ async def test_only_zeros_follow_the_frames_and_commits_overwrite_them(backend):
     assert seen == events_of(await open_journal(backend.store())) == [b"%d" % n for n in range(60)]
 
 
+@on_disks
 @on_loop
 async def test_a_large_frame_extends_the_ledger_without_zeros(backend):
     journal = await started(backend.store())
@@ -76,6 +78,7 @@ async def test_a_large_frame_extends_the_ledger_without_zeros(backend):
     assert len(events_of(await open_journal(backend.store()))) == 4
 
 
+@on_disks
 @pytest.mark.parametrize("ending", ["roll", "close"])
 @on_loop
 async def test_closing_a_ledger_cuts_off_the_zeros(backend, ending):
@@ -91,6 +94,7 @@ async def test_closing_a_ledger_cuts_off_the_zeros(backend, ending):
     assert events_of(await open_journal(backend.store())) == [b"a"]
 
 
+@on_disks
 @on_loop
 async def test_zeros_of_a_killed_owner_are_a_clean_end(backend):
     journal = await started(backend.store())
@@ -106,6 +110,7 @@ async def test_zeros_of_a_killed_owner_are_a_clean_end(backend):
     assert events_of(await open_journal(backend.store())) == [b"a", b"b"]
 
 
+@on_disks
 @on_loop
 async def test_a_frame_torn_over_zeros_is_cut_and_one_with_a_successor_refused(backend):
     journal = await started(backend.store())

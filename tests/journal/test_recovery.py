@@ -2,7 +2,16 @@
 
 import pytest
 
-from tests.journal.testing import KEY, blobs, events_of, on_loop, open_journal, started, write
+from tests.journal.testing import (
+    KEY,
+    blobs,
+    events_of,
+    on_disks,
+    on_loop,
+    open_journal,
+    started,
+    write,
+)
 from velaray.events.ids import Position
 from velaray.journal.errors import LedgerExists, NotStored
 from velaray.journal.frames import encode_ledger_header
@@ -55,6 +64,7 @@ async def test_a_read_in_an_old_ledger_reads_only_near_the_entry(backend):
         assert store.counters.bytes_read - before < 400_000
 
 
+@on_disks
 @on_loop
 async def test_a_lost_or_damaged_index_is_rebuilt_once(backend):
     journal = await started(backend.store())
@@ -89,6 +99,7 @@ async def _orphan(store, ledger_id: int, owner: str = KEY) -> None:
     await (await store.create_ledger(KEY, ledger_id, header)).append([b""])
 
 
+@on_disks
 @on_loop
 async def test_the_next_owner_removes_ledgers_that_were_never_listed(backend):
     journal = await started(backend.store())
@@ -109,6 +120,7 @@ async def test_the_next_owner_removes_ledgers_that_were_never_listed(backend):
     assert events_of(await open_journal(backend.store())) == [b"a"]
 
 
+@on_disks
 @on_loop
 async def test_a_ledger_name_is_never_reused(backend):
     """A superseded owner may still delete what it created: it must not be ours."""
@@ -121,6 +133,7 @@ async def test_a_ledger_name_is_never_reused(backend):
     assert latest.ledgers[0].ledger_id == former._manifest.ledger_id(1)
 
 
+@on_disks
 @on_loop
 async def test_a_ledger_name_that_is_taken_is_skipped(backend):
     journal = await open_journal(backend.store())
@@ -135,6 +148,7 @@ async def test_a_ledger_name_that_is_taken_is_skipped(backend):
     assert await journal._store.list_ledgers(KEY) == [first + 2]
 
 
+@on_disks
 @on_loop
 async def test_a_listed_ledger_that_is_missing_is_named(backend):
     journal = await started(backend.store())

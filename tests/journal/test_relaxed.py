@@ -14,6 +14,7 @@ from tests.journal.testing import (
     MemoryBackend,
     blobs,
     events_of,
+    on_disks,
     on_loop,
     open_journal,
     started,
@@ -45,6 +46,7 @@ def _mark(backend, journal: Journal) -> frames.Mark | None:
     return frames.decode_mark(header.salt, ledger_id, backend.mark(ledger_id) or b"")
 
 
+@on_disks
 @on_loop
 async def test_entries_wait_for_the_sync_and_the_mark_covers_only_synced_ones(backend):
     store = backend.store()
@@ -68,6 +70,7 @@ async def test_entries_wait_for_the_sync_and_the_mark_covers_only_synced_ones(ba
     assert _lags(backend, journal)[-1] == 0
 
 
+@on_disks
 @on_loop
 async def test_records_other_than_entries_are_synced_with_all_before_them(backend):
     journal = await started(backend.store(), settings=RELAXED)
@@ -82,6 +85,7 @@ async def test_records_other_than_entries_are_synced_with_all_before_them(backen
     assert journal.unsynced == 0
 
 
+@on_disks
 @on_loop
 async def test_the_amount_of_unsynced_data_is_limited(backend):
     chosen = JournalSettings(sync_interval_ms=1000, unsynced_bytes=1000)

@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from tests.journal.testing import KEY, on_loop, started, write
+from tests.journal.testing import KEY, on_disks, on_loop, started, write
 from velaray.events.ids import Position
 from velaray.journal.errors import CorruptJournal, NotStored
 from velaray.journal.journal import Journal
@@ -90,6 +90,7 @@ async def test_verify_compares_digests_through_a_fold(backend):
     assert [report.problems for report in reports] == [[], [], [], []]
 
 
+@on_disks
 @on_loop
 async def test_verify_names_a_divergence_and_a_damaged_frame(backend):
     journal = await _journal(backend, wrong_digest=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.journal.testing import KEY, MemoryBackend, on_loop, open_journal, write
+from tests.journal.testing import KEY, MemoryBackend, on_disks, on_loop, open_journal, write
 from velaray.events.segments import Segment
 from velaray.journal import journal as module
 from velaray.journal.checkpoint import read_segment
@@ -108,6 +108,7 @@ def _damage(backend, journal: Journal, name: str) -> tuple[str, int]:
     return backend.store().location(KEY, place.ledger_id), place.offset
 
 
+@on_disks
 @on_loop
 async def test_a_missing_segment_falls_back_to_the_previous_checkpoint_and_its_events(backend):
     """Not the earliest state, and not one that lacks something: the same, in another way."""
@@ -121,6 +122,7 @@ async def test_a_missing_segment_falls_back_to_the_previous_checkpoint_and_its_e
     assert [damage.file for damage in recovered.damaged] == [file]
 
 
+@on_disks
 @on_loop
 async def test_a_damaged_segment_that_all_checkpoints_need_is_refused(backend):
     """Never silently back to the earliest: file and byte are named, nothing is changed."""
@@ -134,6 +136,7 @@ async def test_a_damaged_segment_that_all_checkpoints_need_is_refused(backend):
         assert (caught.value.file, caught.value.offset) == (file, offset)
 
 
+@on_disks
 @on_loop
 async def test_a_lost_ledger_that_has_a_segment_is_refused(backend):
     journal = await begun(backend)
@@ -154,6 +157,7 @@ async def test_a_lost_ledger_before_the_needed_one_does_no_harm(backend):
     assert await state_of(backend) == {**STATE, "part/1": b"one"}
 
 
+@on_disks
 @on_loop
 async def test_reading_a_lost_segment_raises(backend):
     journal = await begun(backend)
@@ -166,6 +170,7 @@ async def test_reading_a_lost_segment_raises(backend):
         await journal.read_segment(journal.stored["part/2"])
 
 
+@on_disks
 @on_loop
 async def test_a_segment_that_cannot_be_copied_stops_the_roll(backend, monkeypatch):
     monkeypatch.setattr(module, "MAX_REFERRED", 1)
@@ -177,6 +182,7 @@ async def test_a_segment_that_cannot_be_copied_stops_the_roll(backend, monkeypat
     assert len(journal.ledgers) == 2
 
 
+@on_disks
 @on_loop
 async def test_verifying_reads_what_checkpoints_refer_to(backend):
     journal = await begun(backend)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.journal.testing import KEY, on_loop
+from tests.journal.testing import KEY, on_disks, on_loop
 from velaray.journal.errors import LedgerExists, ManifestConflict, NotStored
 
 OTHER = "subscription/public/default/orders/0/1/billing/1"
@@ -59,6 +59,7 @@ async def test_numbers_are_unique(backend):
     assert await backend.store().claim_number(KEY) == 33
 
 
+@on_disks
 @on_loop
 async def test_a_ledger_is_created_once_appended_to_and_read(backend):
     store = backend.store()
@@ -87,6 +88,7 @@ async def test_an_append_of_many_buffers_is_stored_completely(backend):
     assert await store.read(KEY, 7, 0, 1 << 20) == b"".join(buffers)
 
 
+@on_disks
 @on_loop
 async def test_an_append_confirms_the_version_and_only_then_overwrites_the_mark(backend):
     store = backend.store()
@@ -106,6 +108,7 @@ async def test_an_append_confirms_the_version_and_only_then_overwrites_the_mark(
     assert await store.read_mark(KEY, 7) == b"ANEW"
 
 
+@on_disks
 @on_loop
 async def test_a_mark_is_deleted_with_its_ledger_and_needs_one(backend):
     store = backend.store()
@@ -177,6 +180,7 @@ async def test_journals_and_ledgers_are_listed_and_deleted(backend):
     assert await store.list_ledgers(OTHER) == [5, 9, 700]
 
 
+@on_disks
 @on_loop
 async def test_a_deleted_journal_stays_deleted_until_it_is_created_again(backend):
     store = backend.store()

@@ -6,12 +6,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from pathlib import Path
+from random import Random
 from typing import Any
+
+import pytest
 
 from velaray.events.ids import EARLIEST
 from velaray.journal.files import FileStore
 from velaray.journal.journal import Journal, JournalSettings
 from velaray.journal.memory import Hook, MemoryDisk, MemoryStore, Step, _File
+from velaray.journal.objects.host_log import HostLogSettings
+from velaray.journal.objects.ledger_store import ObjectLedgerStore
+from velaray.journal.objects.memory_objects import Call, CallHook, MemoryBucket, MemoryObjects
 from velaray.journal.store import LedgerStore
 
 KEY = "partition/public/default/orders/0/1"
@@ -29,6 +35,11 @@ def on_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 async def give_way(step: Step, journal: str) -> None:
     """A hook that lets other tasks run at every step, as real I/O does."""
+    await asyncio.sleep(0)
+
+
+async def give_way_to_requests(call: Call) -> None:
+    """The same for the requests of an object store."""
     await asyncio.sleep(0)
 
 
@@ -107,7 +118,33 @@ class FileBackend:
             asyncio.run(store.close())
 
 
+class ObjectBackend:
+    """Every `store` is another process with the same bucket."""
+
+    stride = 1
+
+    def __init__(self) -> None:
+        self.bucket = MemoryBucket()
+        self.random = Random(1)
+
+    def store(self, hook: CallHook | None = give_way_to_requests) -> ObjectLedgerStore:
+        return ObjectLedgerStore(
+            MemoryObjects(self.bucket, hook),
+            settings=HostLogSettings(commit_interval_s=0),
+            random_bytes=self.random.randbytes,
+            source=self.random,
+            number_block=1,
+        )
+
+    def close(self) -> None:
+        return
+
+
 Backend = MemoryBackend | FileBackend
+
+
+on_disks = pytest.mark.parametrize("backend", ["memory", "files"], indirect=True)
+"""For a test of the bytes and marks of ledger files, or of ledgers that a non-owner creates."""
 
 
 async def open_journal(
