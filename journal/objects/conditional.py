@@ -74,7 +74,7 @@ class ConditionalObjects:
         write_id = self.new_write_id()
         body = encode_body(kind, write_id, payload)
         try:
-            return await self._repeated(lambda: self.objects.create(name, body))
+            return await self.repeated(lambda: self.objects.create(name, body))
         except ObjectExists:
             found = await self.get(name)
             if found is not None and self._wrote(name, found, write_id):
@@ -87,7 +87,7 @@ class ConditionalObjects:
         write_id = self.new_write_id()
         body = encode_body(kind, write_id, payload)
         try:
-            return await self._repeated(lambda: self.objects.replace(name, body, tag))
+            return await self.repeated(lambda: self.objects.replace(name, body, tag))
         except ObjectChanged:
             found = await self.get(name)
             if found is not None and self._wrote(name, found, write_id):
@@ -99,22 +99,22 @@ class ConditionalObjects:
 
     async def get(self, name: str) -> StoredObject | None:
         """An object, or None."""
-        return await self._repeated(lambda: self.objects.get(name))
+        return await self.repeated(lambda: self.objects.get(name))
 
     async def get_range(self, name: str, start: int, length: int) -> bytes:
         """Bytes of an object. Raises `NotStored`."""
-        return await self._repeated(lambda: self.objects.get_range(name, start, length))
+        return await self.repeated(lambda: self.objects.get_range(name, start, length))
 
     async def list(self, prefix: str) -> list[str]:
         """The names that begin with ``prefix``; recent changes may be missing."""
-        return await self._repeated(lambda: self.objects.list(prefix))
+        return await self.repeated(lambda: self.objects.list(prefix))
 
     async def delete(self, names: Sequence[str]) -> None:
         """Delete these objects, those that exist."""
         if names:
-            await self._repeated(lambda: self.objects.delete(names))
+            await self.repeated(lambda: self.objects.delete(names))
 
-    async def _repeated(self, request: Callable[[], Awaitable[T]]) -> T:
+    async def repeated(self, request: Callable[[], Awaitable[T]]) -> T:
         """Repeat a request while the store is unavailable, for a limited time."""
         until = asyncio.get_running_loop().time() + self._patience_s
         backoff = Backoff(FIRST_DELAY_S, LONGEST_DELAY_S, self._source)

@@ -36,6 +36,19 @@ class StoreUnavailable(SyncFailed):
     """
 
 
+class StoreRefused(SyncFailed):
+    """The store refuses the requests of this process until somebody changes its settings.
+
+    The request had no effect. ``remedy`` says what to do.
+    """
+
+    def __init__(self, file: str, cause: str, remedy: str) -> None:
+        JournalError.__init__(self, f"{file}: {cause}; {remedy}")
+        self.file = file
+        self.cause = cause
+        self.remedy = remedy
+
+
 class StoredObject(NamedTuple):
     """An object's content and the tag of this version of it."""
 
@@ -56,7 +69,8 @@ class ObjectCounters:
 
 
 class ObjectStore(Protocol):
-    """An object store. Each call is one request. Any method may raise `StoreUnavailable`."""
+    """An object store. Each call is one request. Any method may raise `StoreUnavailable` and
+    `StoreRefused`."""
 
     @property
     def counters(self) -> ObjectCounters:
