@@ -20,7 +20,7 @@ PYTEST = $(PYTHON) -m pytest --dist loadfile --no-loadscope-reorder --numprocess
   --durations 30
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-transactions demo-spark demo-migration test test-fast test-slow test-long sim coverage lint docs references bench bench-docs bench-alone proto diagram clean
+.PHONY: help install demo demo-transactions demo-spark demo-migration test test-fast test-slow test-long s3-server sim coverage lint docs references bench bench-docs bench-alone proto diagram clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +77,9 @@ test-fast: $(DEV) ## Run the tests that need no Ray and little time (under 8 min
 
 test-slow: $(DEV) ## Run the tests that need Ray or more time (under 25 minutes)
 	$(PYTEST) -m "(slow or ray) and not long"
+
+s3-server: $(DEV) ## Build the S3 server that tests run on, with Go (4 minutes)
+	$(PYTHON) -m tests.support.s3_server
 
 sim: $(DEV) ## Simulate clusters under faults: make sim SEEDS=1000
 	@$(PYTHON) -m tests.sim --seeds $(SEEDS)

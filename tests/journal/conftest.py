@@ -2,17 +2,71 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.journal.testing import Backend, FileBackend, MemoryBackend, ObjectBackend
+from benchmarks.contract import Absent
+from tests.journal.testing import Backend, FileBackend, MemoryBackend, ObjectBackend, S3Backend
+from tests.support.s3_server import BUILD_WITHIN_S, S3Server, installed, on_s3, running
+
+ON_S3 = {"test_store_contract", "test_journal", "test_recovery"}
+"""The modules whose tests run on an S3 server, too."""
+
+NOT_ON_S3 = {"test_journals_are_listed_below_whole_parts_of_their_names"}
+"""Not on a server that keeps objects as files: there, no object's name is another's folder."""
 
 
-@pytest.fixture(params=["memory", "files", "objects"])
-def backend(request, tmp_path) -> Iterator[Backend]:
-    if request.param == "objects":
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out the tests that don't run on an S3 server; give the others the time to build it."""
+    on_server = [item for item in items if _has_s3_backend(item)]
+    left_out = {item for item in on_server if not _can_run_on_s3(item)}
+    items[:] = [item for item in items if item not in left_out]
+    for item in items:
+        if _needs_server(item) and not installed().exists():
+            item.add_marker(pytest.mark.timeout(BUILD_WITHIN_S))
+
+
+def _needs_server(item: pytest.Item) -> bool:
+    return _has_s3_backend(item) or "s3_url" in getattr(item, "fixturenames", ())
+
+
+def _has_s3_backend(item: pytest.Item) -> bool:
+    callspec = getattr(item, "callspec", None)
+    return callspec is not None and callspec.params.get("backend") == "s3"
+
+
+def _can_run_on_s3(item: pytest.Item) -> bool:
+    assert isinstance(item, pytest.Function)
+    module = item.module.__name__.rpartition(".")[2]
+    return module in ON_S3 and item.originalname not in NOT_ON_S3
+
+
+@pytest.fixture(params=["memory", "files", "objects", pytest.param("s3", marks=on_s3)])
+def backend(request, tmp_path) -> Iterator[Backend | ObjectBackend]:
+    chosen: Backend | ObjectBackend
+    if request.param == "s3":
+        chosen = S3Backend(request.getfixturevalue("s3_url"))
+    elif request.param == "objects":
         chosen = ObjectBackend()
     else:
         chosen = MemoryBackend() if request.param == "memory" else FileBackend(tmp_path)
     yield chosen
     chosen.close()
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory) -> Iterator[S3Server]:
+    """A server that all tests of this process share."""
+    try:
+        with running(tmp_path_factory.mktemp("s3")) as server:
+            yield server
+    except Absent as absent:
+        pytest.skip(str(absent))
+
+
+@pytest.fixture
+def s3_url(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a store of the test's own; the environment has what leads to it."""
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    return s3_server.new_store()
 
 
 @pytest.fixture

@@ -18,6 +18,8 @@ from velaray.journal.memory import Hook, MemoryDisk, MemoryStore, Step, _File
 from velaray.journal.objects.host_log import HostLogSettings
 from velaray.journal.objects.ledger_store import ObjectLedgerStore
 from velaray.journal.objects.memory_objects import Call, CallHook, MemoryBucket, MemoryObjects
+from velaray.journal.objects.object_store import ObjectStore
+from velaray.journal.objects.remote_objects import open_objects
 from velaray.journal.store import LedgerStore
 
 KEY = "partition/public/default/orders/0/1"
@@ -128,8 +130,11 @@ class ObjectBackend:
         self.random = Random(1)
 
     def store(self, hook: CallHook | None = give_way_to_requests) -> ObjectLedgerStore:
+        return self.on(MemoryObjects(self.bucket, hook))
+
+    def on(self, objects: ObjectStore) -> ObjectLedgerStore:
         return ObjectLedgerStore(
-            MemoryObjects(self.bucket, hook),
+            objects,
             settings=HostLogSettings(commit_interval_s=0),
             random_bytes=self.random.randbytes,
             source=self.random,
@@ -138,6 +143,20 @@ class ObjectBackend:
 
     def close(self) -> None:
         return
+
+
+class S3Backend(ObjectBackend):
+    """Every `store` is another process with the same URL."""
+
+    stride = 17
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url = url
+
+    def store(self, hook: CallHook | None = None) -> ObjectLedgerStore:
+        assert hook is None, "the requests of a real store have no hooks"
+        return self.on(open_objects(self.url))
 
 
 Backend = MemoryBackend | FileBackend
