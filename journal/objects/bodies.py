@@ -34,6 +34,7 @@ class Kind(IntEnum):
     PART = 5
     NUMBERS = 6
     INDEX = 7
+    PROBE = 8
 
 
 @dataclass(frozen=True, slots=True)
