@@ -131,10 +131,10 @@ class LogReader:
             floor = await self.floor(tail.incarnation)
             if floor > number:
                 number = floor
-            elif tail.end >= 0:
-                raise self._missing(tail.incarnation, number)
-            else:
+            elif tail.end < 0:
                 break
+            elif await self._get(tail.incarnation, number) is None:
+                raise self._missing(tail.incarnation, number)
         return walk.chunks
 
     def _add(self, walk: _Walk, number: int, page: LogPage) -> None:

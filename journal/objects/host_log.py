@@ -210,10 +210,7 @@ class HostLog:
         self._flying.append(batch)
         loop = asyncio.get_running_loop()
         self._last_sent_s = loop.time()
-        # A cut owner's chunks must never appear.
-        payload = encode_chunks(
-            [chunk for owner, chunk in batch.chunks if not owner.cut], self._checksum
-        )
+        payload = encode_chunks(_sendable(batch), self._checksum)
         self._checksum = crc32c(payload)
         task = loop.create_task(self._create(number, payload, batch))
         self._tasks.add(task)
@@ -260,3 +257,8 @@ class HostLog:
 
     def _location(self, number: int) -> str:
         return self._objects.location(log_object(self.incarnation, number))
+
+
+def _sendable(batch: _Batch) -> list[Chunk]:
+    """The chunks of owners that aren't cut: a cut owner's must never appear."""
+    return [chunk for owner, chunk in batch.chunks if not owner.cut]

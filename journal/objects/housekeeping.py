@@ -144,7 +144,7 @@ class Housekeeper:
         async with mine.lock:
             if mine.cut or mine.record.status is not Status.OPEN:
                 return
-            below = mine.log.committed
+            below = _below_new_ledgers(mine)
             chunks = mine.kept.below(below)
             if not chunks:
                 return
@@ -228,6 +228,13 @@ class Housekeeper:
             await objects.delete(
                 [log_object(log.incarnation, n) for n in numbers[at : at + DELETED_AT_ONCE]]
             )
+
+
+def _below_new_ledgers(mine: Activation) -> int:
+    """The committed number up to which nothing belongs to a ledger that may still be listed."""
+    newest = max(mine.record.listed, default=-1)
+    new = [number for number, chunk in mine.kept.chunks if chunk.ledger_id > newest]
+    return min([mine.log.committed, *new])
 
 
 def _by_ledger(chunks: list[Chunk]) -> dict[int, list[Chunk]]:

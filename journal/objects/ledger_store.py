@@ -37,7 +37,7 @@ from velaray.journal.errors import (
 from velaray.journal.objects.activation import Activation, Runs
 from velaray.journal.objects.adoption import BeforeSeal, LogReader
 from velaray.journal.objects.bodies import Chunk, Kind, decode_body
-from velaray.journal.objects.conditional import ConditionalObjects, Replaced, Taken
+from velaray.journal.objects.conditional import PATIENCE_S, ConditionalObjects, Replaced, Taken
 from velaray.journal.objects.host_log import HostLog, HostLogSettings, LogSealed
 from velaray.journal.objects.housekeeping import Housekeeper, HousekeepingSettings
 from velaray.journal.objects.journal_record import (
@@ -75,8 +75,9 @@ class ObjectLedgerStore:
         source: RandomSource = random,
         number_block: int = BLOCK,
         housekeeping: HousekeepingSettings | None = None,
+        patience_s: float = PATIENCE_S,
     ) -> None:
-        self.objects = ConditionalObjects(objects, random_bytes, source)
+        self.objects = ConditionalObjects(objects, random_bytes, source, patience_s)
         self.counters = Counters()
         self.logs = LogReader(self.objects, before_seal)
         self._settings = settings or HostLogSettings()
@@ -290,7 +291,9 @@ class ObjectLedgerStore:
             with suppress(LogSealed, SyncFailed):
                 await log.wait_for_all()
                 tail = tail._replace(end=max(tail.first, log.committed))
-        return await self.logs.adopt(mine.journal, tail)
+        chunks = await self.logs.adopt(mine.journal, tail)
+        # The id of a ledger that its creator didn't list may be used again.
+        return [chunk for chunk in chunks if chunk.ledger_id in mine.record.listed]
 
     async def read(self, journal: str, ledger_id: int, offset: int, length: int) -> bytes:
         """Bytes of a ledger, from its parts and from logs; see `LedgerStore`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
@@ -110,7 +111,10 @@ class MemoryObjects:
         try:
             await self._moment(request, name, done=False)
         except Late as late:
-            asyncio.get_running_loop().call_later(late.delay_s, _try, effect)
+            # In a context of its own: it happens even if the caller's process ends meanwhile.
+            asyncio.get_running_loop().call_later(
+                late.delay_s, _try, effect, context=contextvars.Context()
+            )
             raise StoreUnavailable(self.location(name), "timeout") from late
         tag = effect()
         await self._moment(request, name, done=True)
