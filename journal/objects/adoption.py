@@ -1,9 +1,9 @@
 """Reads the newest bytes of a journal from the log of its former owner, after ending that log.
 
 The log is read from the tail's first number on, without a gap, up to the first SEAL. Where there is
-no object, this process creates the SEAL. Then it reads the log's floor: below it, objects that
-nobody needed may have been deleted, so a SEAL below the floor isn't the end, and reading goes on at
-the floor. What wasn't read is never taken for absent.
+no object, this process creates the SEAL. Then it reads the log's floor: objects
+below it may be deleted, since no record needs them. So a SEAL below the floor isn't the end, and
+reading goes on at the floor. What wasn't read is never taken for absent.
 
 All adoptions of one log share the objects that they read.
 """
@@ -84,6 +84,8 @@ class LogReader:
         self._before_seal = before_seal
         self._pages: dict[tuple[str, int], LogPage] = {}
         self._cached_bytes = 0
+        self.adopted_from: set[str] = set()
+        """The logs that were ended for an adoption, until nothing of them is needed."""
         self._requests: dict[tuple[str, int], asyncio.Task[LogPage | None]] = {}
 
     async def close(self) -> None:
@@ -113,6 +115,7 @@ class LogReader:
             if floor <= number:
                 if page is None:
                     raise self._missing(tail.incarnation, number)
+                self.adopted_from.add(tail.incarnation)
                 return walk.chunks
             number = floor
 
@@ -122,7 +125,7 @@ class LogReader:
         walk = _Walk(journal, tail)
         number = max(tail.first, await self.floor(tail.incarnation))
         while tail.end < 0 or number < tail.end:
-            page = await self._page(tail.incarnation, number)
+            page = await self.page(tail.incarnation, number)
             if page is not None and not page.sealed:
                 self._add(walk, number, page)
                 number += 1
@@ -151,7 +154,7 @@ class LogReader:
     async def _page_or_seal(self, incarnation: str, number: int) -> LogPage | None:
         """The object of a number; a SEAL is created if there is none. None: it was deleted
         meanwhile."""
-        page = await self._page(incarnation, number)
+        page = await self.page(incarnation, number)
         if page is not None:
             return page
         await self._before_seal(incarnation, number)
@@ -163,7 +166,7 @@ class LogReader:
         self._pages[incarnation, number] = sealed
         return sealed
 
-    async def _page(self, incarnation: str, number: int) -> LogPage | None:
+    async def page(self, incarnation: str, number: int) -> LogPage | None:
         """The object of a number, or None; the next ones are requested too."""
         known = self._pages.get((incarnation, number))
         if known is not None:

@@ -142,7 +142,7 @@ class HostLog:
             await self.wait(self.next_number - 1)
 
     async def is_alive(self) -> bool:
-        """Whether nobody had ended the log at a moment after the call. If it was ended, it fails
+        """Whether the log had no SEAL at a moment after the call. If it was ended, it fails
         here. Calls at the same time share one look."""
         if self._queued is None:
             self._queued = asyncio.create_task(self._look_after(self._looking))
@@ -189,15 +189,17 @@ class HostLog:
             return
         loop = asyncio.get_running_loop()
         wait_s = self._last_sent_s + self._settings.commit_interval_s - loop.time()
-        if wait_s <= 0 or self._batch.size >= self._settings.largest_commit:
+        if self._batch.size >= self._settings.largest_commit:
             self._stop_timer()
             self._send()
         elif self._timer is None:
-            self._timer = loop.call_later(wait_s, self._at_interval)
+            # Even if it is due: what the process appends in this turn of the loop goes along.
+            self._timer = loop.call_later(max(0.0, wait_s), self._at_interval)
 
     def _at_interval(self) -> None:
         self._timer = None
-        self._send_when_due()
+        if self._batch.chunks and len(self._flying) < self._settings.in_flight:
+            self._send()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -21,6 +21,7 @@ from velaray.journal.objects.activation import Activation
 from velaray.journal.objects.adoption import read_floor
 from velaray.journal.objects.bodies import HEADER_SIZE, Chunk, Kind, encode_record
 from velaray.journal.objects.conditional import ConditionalObjects, Replaced, Taken
+from velaray.journal.objects.ended_logs import EndedLogs
 from velaray.journal.objects.host_log import HostLog, floor_object, log_object
 from velaray.journal.objects.journal_record import (
     JournalRecord,
@@ -69,8 +70,9 @@ class Owners(Protocol):
 class Housekeeper:
     """The unpacking of one process's logs. It runs only while there is something to do."""
 
-    def __init__(self, owners: Owners, settings: HousekeepingSettings) -> None:
+    def __init__(self, owners: Owners, settings: HousekeepingSettings, ended: EndedLogs) -> None:
         self._owners = owners
+        self._ended = ended
         self._settings = settings
         self._left: list[Activation] = []
         self._floors: dict[str, tuple[int, str]] = {}
@@ -133,6 +135,7 @@ class Housekeeper:
                 with suppress(ManifestConflict):
                     await self.unpack(activation)
         await self._look_at_those_that_left()
+        await self._ended.tidy()
         for log in {a.log.incarnation: a.log for a in self._kept()}.values():
             await self.raise_floor(log)
 

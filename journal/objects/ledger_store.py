@@ -38,6 +38,7 @@ from velaray.journal.objects.activation import Activation, Runs
 from velaray.journal.objects.adoption import BeforeSeal, LogReader
 from velaray.journal.objects.bodies import Chunk, Kind, decode_body
 from velaray.journal.objects.conditional import PATIENCE_S, ConditionalObjects, Replaced, Taken
+from velaray.journal.objects.ended_logs import EndedLogs
 from velaray.journal.objects.host_log import HostLog, HostLogSettings, LogSealed
 from velaray.journal.objects.housekeeping import Housekeeper, HousekeepingSettings
 from velaray.journal.objects.journal_record import (
@@ -53,16 +54,19 @@ from velaray.journal.objects.log_writer import LogWriter
 from velaray.journal.objects.numbers import BLOCK, JournalNumbers
 from velaray.journal.objects.object_store import ObjectStore, StoreUnavailable
 from velaray.journal.objects.reading import Views, end_of, read_bytes, read_record
+from velaray.journal.objects.sealing import SealPatience, incarnation_name
 from velaray.journal.paths import journal_of
 from velaray.journal.store import Counters, Ownership, StoredManifest
 
-
-async def seal_at_once(incarnation: str, number: int) -> None:
-    """End any log without asking its process."""
+READ_RECORDS = 64
+"""Records that stay in memory between the read of a manifest and the take of its journal."""
 
 
 class ObjectLedgerStore:
-    """The journals of one process in an object store. Use it from one event loop."""
+    """The journals of one process in an object store. Use it from one event loop.
+
+    ``generation`` counts the starts of the cluster: logs of earlier ones are ended at once.
+    """
 
     def __init__(
         self,
@@ -70,7 +74,8 @@ class ObjectLedgerStore:
         number_base: int = 0,
         settings: HostLogSettings | None = None,
         *,
-        before_seal: BeforeSeal = seal_at_once,
+        generation: int = 0,
+        before_seal: BeforeSeal | None = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
         source: RandomSource = random,
         number_block: int = BLOCK,
@@ -79,14 +84,19 @@ class ObjectLedgerStore:
     ) -> None:
         self.objects = ConditionalObjects(objects, random_bytes, source, patience_s)
         self.counters = Counters()
-        self.logs = LogReader(self.objects, before_seal)
+        patience = SealPatience(self.objects, generation)
+        self.logs = LogReader(self.objects, before_seal or patience.wait)
+        self._generation = generation
         self._settings = settings or HostLogSettings()
         self._random_bytes = random_bytes
         self._numbers = JournalNumbers(self.objects, number_base, number_block)
         self._log: HostLog | None = None
         self._views = Views(self.objects, self.logs)
+        self._read: dict[str, tuple[JournalRecord, str]] = {}
         self.activations: dict[str, Activation] = {}
-        self.housekeeper = Housekeeper(self, housekeeping or HousekeepingSettings())
+        self.housekeeper = Housekeeper(
+            self, housekeeping or HousekeepingSettings(), EndedLogs(self.objects, self.logs)
+        )
 
     def salt(self) -> bytes:
         """8 random bytes."""
@@ -102,7 +112,7 @@ class ObjectLedgerStore:
     def log(self) -> HostLog:
         """The log of this process; a new one after the former has failed."""
         if self._log is None or self._log.failure is not None:
-            incarnation = self._random_bytes(16).hex()
+            incarnation = incarnation_name(self._generation, self._random_bytes(16).hex())
             self._log = HostLog(self.objects, incarnation, self._settings, self._log_died)
         return self._log
 
@@ -123,6 +133,9 @@ class ObjectLedgerStore:
         found = await read_record(self.objects, journal)
         if found is None:
             return None
+        self._read[journal] = found
+        if len(self._read) > READ_RECORDS:
+            del self._read[next(iter(self._read))]
         self.counters.reads += 1
         self.counters.bytes_read += len(found[0].manifest)
         return StoredManifest(found[0].version, found[0].manifest)
@@ -147,7 +160,8 @@ class ObjectLedgerStore:
     async def _take(
         self, journal: str, expected: int, data: bytes, owner: Ownership | None
     ) -> None:
-        found = await read_record(self.objects, journal)
+        # If what was read for the take is out of date, the write is refused.
+        found = self._read.pop(journal, None) or await read_record(self.objects, journal)
         former = found[0] if found is not None else None
         if (former.version if former is not None else 0) != expected:
             raise ManifestConflict(journal, expected)
@@ -374,7 +388,7 @@ class ObjectLedgerStore:
         mine = self.activations.get(journal)
         if mine is not None and not mine.cut:
             return sorted(stored | mine.created | mine.record.listed)
-        found = await read_record(self.objects, journal)
+        found = self._read.get(journal) or await read_record(self.objects, journal)
         return sorted(stored | found[0].listed if found is not None else stored)
 
     async def has_ledgers(self, journal: str, below: int) -> bool:

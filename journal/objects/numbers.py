@@ -27,7 +27,7 @@ class JournalNumbers:
         self._claiming = asyncio.Lock()
 
     async def claim(self) -> int:
-        """A number that nobody else has. Raises `Contended` if others win every attempt."""
+        """A number of this process alone. Raises `Contended` if others win every attempt."""
         async with self._claiming:
             if not self._free:
                 self._free = await self._claim_block()

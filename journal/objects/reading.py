@@ -1,4 +1,4 @@
-"""Reads the ledgers of journals that another process owns, or nobody."""
+"""Reads the ledgers of journals that this process doesn't own."""
 
 from __future__ import annotations
 

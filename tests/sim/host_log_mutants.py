@@ -9,9 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from tests.sim.mutants.mutant import Mutant, do_nothing
-from velaray.journal.objects import host_log
 from velaray.journal.objects.activation import Activation, Kept
-from velaray.journal.objects.adoption import LogPage, LogReader, _Walk
+from velaray.journal.objects.adoption import LogPage, LogReader
 from velaray.journal.objects.bodies import Kind
 from velaray.journal.objects.conditional import ConditionalObjects, Taken
 from velaray.journal.objects.host_log import HostLog
@@ -35,7 +34,7 @@ def _acknowledge_out_of_order(original: Any) -> Any:
 
 def _do_not_seal(original: Any) -> Any:
     async def page_or_seal(self: LogReader, incarnation: str, number: int) -> Any:
-        page = await self._page(incarnation, number)
+        page = await self.page(incarnation, number)
         return page if page is not None else LogPage(sealed=True)
 
     return page_or_seal
@@ -92,22 +91,6 @@ def _acknowledge_after_the_cut(original: Any) -> Any:
         return True
 
     return append
-
-
-def _ignore_epochs(original: Any) -> Any:
-    def add(self: _Walk, number: int, page: LogPage) -> bool:
-        self.chunks += [
-            replace(chunk, data=bytes(chunk.data))
-            for chunk in page.chunks
-            if chunk.journal == self._journal
-        ]
-        return True
-
-    return add
-
-
-def _send_everything(original: Any) -> Any:
-    return lambda batch: [chunk for _, chunk in batch.chunks]
 
 
 def _no_look_at_the_floor(original: Any) -> Any:
@@ -296,11 +279,6 @@ HOST_LOG_MUTANTS: dict[str, Mutant] = {
         "an activation that was cut acknowledges",
         ((LogWriter, "append", _acknowledge_after_the_cut),),
         within=200,
-    ),
-    "frames-without-epochs": Mutant(
-        "the frames of every epoch count, and those of a failed actor are sent late",
-        ((_Walk, "add", _ignore_epochs), (host_log, "_sendable", _send_everything)),
-        within=400,
     ),
     "no-look-at-the-floor": Mutant(
         "an adoption doesn't look at the floor after the SEAL",

@@ -8,7 +8,7 @@ Invariants, by name:
 - AckedIsRecovered: an owner that has opened a journal has every acknowledged event, once.
 - NothingUnseenAppears: it has what the owner before it had, then events of that owner in order.
 - OneAckerPerEpoch: after it has opened, no event that it doesn't have is acknowledged.
-- NoDanglingTail: whoever reads the journal at any later time finds all of it.
+- NoDanglingTail: a reader at any later time finds all of the journal.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from random import Random
 
+from tests.journal.testing import seal_at_once
 from tests.sim.loop import HARNESS, Node, SimLoop, context_of
 from velaray.journal.errors import JournalError
 from velaray.journal.journal import Journal, JournalSettings
@@ -52,7 +53,7 @@ class Violated(AssertionError):
 
 @dataclass
 class Past:
-    """What is known of one journal: what was acknowledged, and what each owner opened with."""
+    """The acknowledged events of one journal, and the state that its newest owner opened with."""
 
     acked: list[bytes] = field(default_factory=list)
     epoch: int = 0
@@ -113,6 +114,7 @@ class Host(Node):
             random_bytes=rng.randbytes,
             source=rng,
             number_block=2,
+            before_seal=seal_at_once,
             patience_s=PATIENCE_S,
         )
         self.actors: dict[str, Actor] = {}
@@ -128,9 +130,15 @@ class Actor:
         self.host = host
         self.key = key
         self.ended = False
+        self.failed = False
         self.closing = False
         loop = host.run.loop
         self.task = loop.create_task(self._life(), context=context_of(host))
+
+    def fail(self) -> None:
+        """End it as an error does, without closing its journal; the host goes on."""
+        self.ended = self.failed = True
+        self.task.cancel()
 
     async def _life(self) -> None:
         run = self.host.run
@@ -148,7 +156,7 @@ class Actor:
             run.counts["failed"] += 1
         finally:
             self.ended = True
-            if journal is not None and not self.host.dead:
+            if journal is not None and not self.host.dead and not self.failed:
                 with suppress(JournalError):
                     await journal.close()
 
@@ -294,7 +302,8 @@ class HostLogsRun:
     def _change(self) -> None:
         rng = self.rng
         match rng.choices(
-            ("activate", "close", "kill", "pause", "trouble", "start"), (10, 3, 1, 1, 0.5, 1)
+            ("activate", "close", "fail", "kill", "pause", "trouble", "start"),
+            (10, 3, 2, 1, 1, 0.5, 1),
         )[0]:
             case "activate":
                 self._activate(rng.choice(self.keys))
@@ -302,6 +311,10 @@ class HostLogsRun:
                 actors = [a for h in self.hosts for a in h.actors.values() if not a.ended]
                 if actors:
                     rng.choice(actors).closing = True
+            case "fail":
+                actors = [a for h in self.hosts for a in h.actors.values() if not a.ended]
+                if actors:
+                    rng.choice(actors).fail()
             case "kill":
                 self._kill(rng.choice(self.hosts))
             case "pause":
