@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from velaray.client.core import topic_name
 from velaray.events.ids import ActorKey, Position, TopicName
-from velaray.journal.files import FileStore
+from velaray.journal.store import LedgerStore
 from velaray.offline.stored_messages import read_portions
 from velaray.offline.stored_schemas import StoredDecoders
 from velaray.offline.stored_topics import Portion, StoredLog, open_data, partitions_of
@@ -74,7 +74,7 @@ def plan(
 
     async def planned() -> list[LedgerPart]:
         try:
-            return await _plan(store, names, start, end, size)
+            return await _plan(data_dir, store, names, start, end, size)
         finally:
             await store.close()
 
@@ -83,7 +83,12 @@ def plan(
 
 
 async def _plan(
-    store: FileStore, topics: Sequence[TopicName], start: Start, end: Start, size: int
+    data_dir: str,
+    store: LedgerStore,
+    topics: Sequence[TopicName],
+    start: Start,
+    end: Start,
+    size: int,
 ) -> list[LedgerPart]:
     keys = [key for topic in topics for key in await partitions_of(store, topic)]
     for bound in (start, end):
@@ -94,9 +99,7 @@ async def _plan(
         first, after = await _offset(log, start), await _offset(log, end)
         portions = await log.portions(first, after, size)
         until = log.before(after)
-        parts += [
-            LedgerPart(str(store.root), tuple(group), until) for group in _groups(portions, size)
-        ]
+        parts += [LedgerPart(data_dir, tuple(group), until) for group in _groups(portions, size)]
     return parts
 
 

@@ -14,10 +14,10 @@ from pyspark.sql.types import StructType
 from velaray.client.exceptions import InvalidConfiguration
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.errors import NotStored
-from velaray.journal.files import FileStore
 from velaray.journal.manifest import LedgerInfo
 from velaray.journal.replay import HistoryRecord, load_manifest
 from velaray.journal.scan import Continuity, LedgerReader
+from velaray.journal.store import LedgerStore
 from velaray.offline.journal_events import actors_in, told_of
 from velaray.offline.stored_topics import acknowledged, gone, open_data
 from velaray.pipelines.spark_options import Options
@@ -65,7 +65,7 @@ class JournalReader(DataSourceReader):
             finally:
                 runner.run(store.close())
 
-    async def _ledgers(self, store: FileStore) -> list[LedgerOfActor]:
+    async def _ledgers(self, store: LedgerStore) -> list[LedgerOfActor]:
         every = await actors_in(store)
         actors = [each for each in every if _is_wanted(each, self._wanted)]
         if not actors:
@@ -114,7 +114,7 @@ async def _take(rows: AsyncIterator[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 
 
 async def _rows(
-    store: FileStore, key: ActorKey, info: LedgerInfo
+    store: LedgerStore, key: ActorKey, info: LedgerInfo
 ) -> AsyncIterator[tuple[Any, ...]]:
     actor = key.text()
     try:

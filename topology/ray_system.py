@@ -25,7 +25,6 @@ from velaray.actors.runtime import Stopped
 from velaray.events.backoff import Backoff
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.errors import StorageFull
-from velaray.journal.files import FileStore
 from velaray.topology.actor_system import (
     Activation,
     ActorBase,
@@ -48,6 +47,7 @@ from velaray.topology.ray_process import (
     keep_freed_memory,
 )
 from velaray.topology.rpc import RemoteError, reason_of
+from velaray.topology.stores import open_store
 
 _WATCH_S = 1.0
 _SURVEYED_AT_ONCE = 16
@@ -62,7 +62,9 @@ class RayActorSystem(ActorSystem):
         """``make_actor`` must be a module's function: Ray sends its name to the actors'
         processes."""
         writers = WRITERS if config.hosts else 1
-        super().__init__(config, FileStore(config.data_dir, config.number_base, writers))
+        super().__init__(
+            config, open_store(config.data_dir, config.number_base, writers, config.incarnation)
+        )
         self._make_actor = make_actor
 
     async def address(self, key: ActorKey) -> Address:

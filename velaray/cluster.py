@@ -20,7 +20,7 @@ from velaray.events.ids import ActorKind
 from velaray.geo.actor_kinds import make_actor
 from velaray.nodes import Nodes, nodes_of
 from velaray.proxies import PROXY, answering_proxy, is_proxy, open_proxies, proxies_of
-from velaray.settings import ClusterSettings, settings_of
+from velaray.settings import ClusterSettings, place_of, settings_of
 from velaray.starting import (
     ClusterError,
     RayOptions,
@@ -107,7 +107,7 @@ class Cluster:
         Raises `TypeError` for unknown options, `ValueError` for values out of range and ``hosts``
         of "dedicated" placement, and what `from_settings` raises.
         """
-        return cls.from_settings(settings_of(options, data=data_dir))
+        return cls.from_settings(settings_of(options, **place_of(data_dir)))
 
     @classmethod
     def from_settings(cls, settings: ClusterSettings) -> Cluster:
@@ -119,7 +119,7 @@ class Cluster:
         `ClusterError` if directory, name or port are in use, if the data has another name or
         number, or if Ray needs a token.
         """
-        config = configured(str(settings.data.resolve()), settings)
+        config = configured(settings.location, settings)
         return cls._owning(config, settings.placement, settings.hosts, settings.ray_address)
 
     @classmethod
@@ -131,11 +131,10 @@ class Cluster:
         ray_address: str | None,
     ) -> Cluster:
         """Take ownership of the data, the ports, and the name on the Ray cluster."""
-        data_dir = Path(config.data_dir)
         starts_ray = ray_address is None and not ray.is_initialized()
         ports = ExitStack()
         with ExitStack() as undo:
-            lock = undo.enter_context(lock_data(data_dir))
+            lock = undo.enter_context(lock_data(config.data_dir))
             undo.push(ports)
             if starts_ray:
                 ports.push(
@@ -148,11 +147,11 @@ class Cluster:
             nodes = nodes_of(config.host)
             for node in nodes.proxied:
                 check_binding(node.address, config.auth)
-            replaced = _replace_proxies(config.name, data_dir)
+            replaced = _replace_proxies(config.name, config.data_dir)
             serves_here = config.listen_host in [node.address for node in nodes.proxied]
             if serves_here and not starts_ray and not replaced:
                 ports.push(hold_cluster_ports(config))
-            incarnation, data_id = own_data(data_dir, config.name, config.cluster_number)
+            incarnation, data_id = own_data(config)
             undo.pop_all()
         cores = sum(node.cores for node in nodes.proxied)
         shared, own = _hosts(placement, hosts, cores)
@@ -333,7 +332,7 @@ def _stop_actor(name: str, namespace: str) -> None:
     ray.kill(handle)
 
 
-def _replace_proxies(name: str, data_dir: Path) -> bool:
+def _replace_proxies(name: str, data_dir: str) -> bool:
     """End the proxies of an earlier start on this directory and this Ray cluster.
 
     Returns whether there were any. Raises `ClusterError` if they belong to a cluster on another
@@ -349,7 +348,7 @@ def _replace_proxies(name: str, data_dir: Path) -> bool:
             f"the proxy of cluster {name!r} on this Ray cluster doesn't answer: stop "
             f"that cluster first, or try again ({one_line(error)})"
         ) from error
-    if found["data_dir"] != str(data_dir):
+    if found["data_dir"] != data_dir:
         raise ClusterError(
             f"a cluster {name!r} runs on this Ray cluster already, on {found['data_dir']}: "
             "stop it first, or start this one under another name"

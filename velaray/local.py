@@ -20,10 +20,9 @@ from velaray.admin.api import serve_admin
 from velaray.broker.garbage_collection.collectors import collectors_to_wake
 from velaray.broker.proxy.proxy import Proxy
 from velaray.geo.actor_kinds import make_actor
-from velaray.journal.files import FileStore
 from velaray.journal.memory import MemoryStore
 from velaray.journal.store import LedgerStore
-from velaray.settings import ClusterSettings, settings_of
+from velaray.settings import ClusterSettings, place_of, settings_of
 from velaray.starting import (
     ClusterError,
     ClusterOptions,
@@ -40,6 +39,7 @@ from velaray.topology.host import WRITERS
 from velaray.topology.in_process import InProcessActorSystem
 from velaray.topology.ownership import check_ownership, take_ownership
 from velaray.topology.rpc import RemoteError
+from velaray.topology.stores import open_store
 
 IN_MEMORY = "memory"
 WATCH_S = 1.0
@@ -91,7 +91,7 @@ class LocalCluster:
         for port in ("service_port", "admin_port"):
             options.setdefault(port, 0)  # type: ignore[misc]  # both are keys of the options
         if data_dir is not None:
-            return cls.from_settings(settings_of(options, data=data_dir, local=True))
+            return cls.from_settings(settings_of(options, **place_of(data_dir), local=True))
         config = configured(IN_MEMORY, settings_of(options, local=True))
         memory = MemoryStore(number_base=config.number_base)
         owning = take_ownership(memory, config.name, config.cluster_number)
@@ -103,14 +103,13 @@ class LocalCluster:
 
         Raises what `start` raises, and `KeyFileError` for files without a usable key.
         """
-        config = configured(str(settings.data.resolve()), settings)
-        data = Path(config.data_dir)
-        lock = lock_data(data)
+        config = configured(settings.location, settings)
+        lock = lock_data(config.data_dir)
         with ExitStack() as undo:
             undo.callback(lock.close)
-            incarnation, data_id = own_data(data, config.name, config.cluster_number)
+            incarnation, data_id = own_data(config)
             config = replace(config, incarnation=incarnation, data_id=data_id)
-            store = FileStore(config.data_dir, config.number_base, WRITERS)
+            store = open_store(config.data_dir, config.number_base, WRITERS, incarnation)
             undo.pop_all()
         return cls(config, store, lock)._opened()
 

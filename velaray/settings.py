@@ -34,6 +34,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from velaray.actors.catalog.clusters import is_service_url
 from velaray.topology.config import PartitionSync
 from velaray.topology.placement import Placement
+from velaray.topology.stores import is_object_store
 
 LAST_CLUSTER_NUMBER = 2046
 """The largest cluster number; 2047 is part of the ledger id that stands for the latest message."""
@@ -141,6 +142,17 @@ class ClusterSettings(BaseModel):
             form="a directory",
         ),
     ] = Path("velaray-data")
+    store: Annotated[
+        str,
+        About(
+            DATA,
+            "Object store of the journals, instead of a directory: s3://BUCKET/PREFIX, "
+            "gs://BUCKET/PREFIX or az://CONTAINER/PREFIX. Credentials, region and endpoint come "
+            "from the environment, such as AWS_ACCESS_KEY_ID.",
+            metavar="URL",
+            form="a URL",
+        ),
+    ] = ""
     name: Annotated[
         str,
         About(
@@ -361,6 +373,10 @@ class ClusterSettings(BaseModel):
 
     @model_validator(mode="after")
     def _combination(self) -> Self:
+        if self.store and "data" in self.model_fields_set:
+            raise _conflict("store", "excludes data: give one of them")
+        if self.store and self.partition_sync is PartitionSync.INTERVAL:
+            raise _conflict("store", "excludes partition_sync interval: every commit is stored")
         if self.token_secret is not None and self.token_public_key is not None:
             raise _conflict("token_secret", "excludes token_public_key: give one of them")
         for key in ("ray_address", "placement", "hosts"):
@@ -369,6 +385,18 @@ class ClusterSettings(BaseModel):
         if self.hosts is not None and self.placement is Placement.DEDICATED:
             raise _conflict("hosts", "needs placement shared or auto")
         return self
+
+    @property
+    def location(self) -> str:
+        """Where the journals are: the URL of an object store, or the path of a directory."""
+        return self.store or str(self.data.resolve())
+
+
+def place_of(location: str | Path) -> dict[str, Any]:
+    """The setting for the place of the journals that a Python program gives."""
+    if is_object_store(str(location)):
+        return {"store": location}
+    return {"data": location}
 
 
 def _conflict(key: str, text: str) -> PydanticCustomError:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import io
 import os
 import random
 import secrets
@@ -14,14 +15,16 @@ from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypedDict
+from typing import IO, TYPE_CHECKING, Any, TypedDict, cast
 
 from velaray.broker.catalog.messages import Bootstrap
 from velaray.broker.coordinator.coordinators import DEFAULT_COORDINATORS, ensure_coordinators
 from velaray.broker.garbage_collection.collectors import ensure_deletion_topics
 from velaray.events.ids import ActorKey
 from velaray.journal.errors import JournalError
-from velaray.journal.files import JOURNALS, NUMBERS, FileStore
+from velaray.journal.files import JOURNALS, NUMBERS
+from velaray.journal.objects.ledger_store import ObjectLedgerStore
+from velaray.journal.objects.probe import check_store
 from velaray.journal.private import make_private, private_opener, tighten
 from velaray.key_files import LEAST_SECRET_BYTES, read_public_key, read_secret
 from velaray.topology.actor_system import ActorSystem
@@ -34,6 +37,7 @@ from velaray.topology.config import (
 )
 from velaray.topology.ownership import OtherCluster, Superseded, data_id_of, take_ownership
 from velaray.topology.ports import PortUnavailable, hold_ports
+from velaray.topology.stores import is_object_store, open_store
 
 if TYPE_CHECKING:
     from velaray.settings import ClusterSettings
@@ -159,21 +163,34 @@ def hold_cluster_ports(config: ClusterConfig) -> ExitStack:
         raise ClusterError(str(error)) from error
 
 
-def own_data(data_dir: Path, name: str, cluster_number: int) -> tuple[int, str]:
-    """The incarnation and the id of the data, after taking ownership."""
-    store = FileStore(str(data_dir))
+def own_data(config: ClusterConfig) -> tuple[int, str]:
+    """The incarnation and the id of the data, after taking ownership. Raises `ClusterError`."""
     try:
-        incarnation = int(run_to_end(take_ownership(store, name, cluster_number)))
-        return incarnation, str(run_to_end(data_id_of(store)))
+        return cast(tuple[int, str], run_to_end(_own_data(config)))
     except (JournalError, Superseded, OtherCluster) as error:
-        raise ClusterError(f"{data_dir} can't be taken over: {error}") from error
+        raise ClusterError(f"{config.data_dir} can't be taken over: {error}") from error
 
 
-def lock_data(data_dir: Path) -> IO[str]:
-    """Lock the directory until the file is closed; create it if it is missing.
+async def _own_data(config: ClusterConfig) -> tuple[int, str]:
+    store = open_store(config.data_dir)
+    try:
+        if isinstance(store, ObjectLedgerStore):
+            await check_store(store.objects.objects, os.urandom, random)
+        incarnation = await take_ownership(store, config.name, config.cluster_number)
+        return incarnation, await data_id_of(store)
+    finally:
+        await store.close()
+
+
+def lock_data(location: str) -> IO[str]:
+    """Lock the directory until the file is closed; create it if it is missing. In an object store
+    the record of ownership serves instead, so the result is only something to close.
 
     Raises `ClusterError` if another cluster runs on it, or if it can't be used.
     """
+    if is_object_store(location):
+        return io.StringIO()
+    data_dir = Path(location)
     try:
         make_private(data_dir)
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND

@@ -20,7 +20,7 @@ def test_a_start_tightens_permissions_of_an_existing_data_directory(tmp_path: Pa
     (data_dir / "journals").mkdir(parents=True)
     data_dir.chmod(0o755)
     (data_dir / "owner.lock").touch(0o644)
-    with lock_data(data_dir):
+    with lock_data(str(data_dir)):
         for path in (data_dir, data_dir / "journals"):
             assert mode(path) == 0o700
         assert mode(data_dir / "owner.lock") == 0o600
@@ -29,7 +29,7 @@ def test_a_start_tightens_permissions_of_an_existing_data_directory(tmp_path: Pa
 def test_a_start_creates_a_data_directory_readable_only_by_its_owner(tmp_path: Path) -> None:
     umask = os.umask(0o022)
     try:
-        with lock_data(tmp_path / "a" / "data"):
+        with lock_data(str(tmp_path / "a" / "data")):
             pass
     finally:
         os.umask(umask)
@@ -41,7 +41,7 @@ def test_a_start_creates_a_data_directory_readable_only_by_its_owner(tmp_path: P
 def test_a_data_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").touch()
     with pytest.raises(ClusterError, match="data can't be used for data: "):
-        lock_data(tmp_path / "data")
+        lock_data(str(tmp_path / "data"))
 
 
 def test_a_data_directory_whose_permissions_cannot_be_changed_is_refused(
@@ -53,4 +53,4 @@ def test_a_data_directory_whose_permissions_cannot_be_changed_is_refused(
     tmp_path.chmod(0o755)
     monkeypatch.setattr(Path, "chmod", refused)
     with pytest.raises(ClusterError, match="can be read by other users"):
-        lock_data(tmp_path)
+        lock_data(str(tmp_path))

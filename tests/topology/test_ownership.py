@@ -15,6 +15,10 @@ from velaray.topology.config import ClusterConfig
 from velaray.topology.ownership import OtherCluster, check_ownership, data_id_of, take_ownership
 
 
+def _config(data_dir: Path, name: str, number: int) -> ClusterConfig:
+    return ClusterConfig(str(data_dir), 0, b"", name=name, cluster_number=number)
+
+
 def test_a_data_directory_keeps_the_name_and_number_of_its_cluster(tmp_path: Path) -> None:
     store = FileStore(str(tmp_path))
 
@@ -35,8 +39,8 @@ def test_a_data_directory_keeps_the_name_and_number_of_its_cluster(tmp_path: Pat
 
     asyncio.run(starts())
     with pytest.raises(ClusterError, match=f"{tmp_path} can't be taken over: its ledgers"):
-        own_data(tmp_path, "a", 8)
-    assert own_data(tmp_path, "a", 7)[0] == 6
+        own_data(_config(tmp_path, "a", 8))
+    assert own_data(_config(tmp_path, "a", 7))[0] == 6
 
 
 def test_older_data_is_not_assigned_an_uncertain_name(tmp_path: Path) -> None:
@@ -51,8 +55,10 @@ def test_older_data_is_not_assigned_an_uncertain_name(tmp_path: Path) -> None:
 
 
 def test_a_data_directory_has_a_permanent_id(tmp_path: Path) -> None:
-    (first, one), (second, same) = (own_data(tmp_path / "a", "x", number) for number in (0, 7))
-    _, other = own_data(tmp_path / "b", "x", 0)
+    (first, one), (second, same) = (
+        own_data(_config(tmp_path / "a", "x", number)) for number in (0, 7)
+    )
+    _, other = own_data(_config(tmp_path / "b", "x", 0))
     assert (first, second) == (1, 2)
     assert one == same != other
     assert asyncio.run(data_id_of(FileStore(str(tmp_path / "none")))) == ""

@@ -64,7 +64,7 @@ def start(file: Path | None, **options: Any) -> None:
     with cluster:
         stopped = _on_stop_signals()
         click.echo(f"service  {cluster.service_url}\nadmin    {cluster.admin_url}")
-        click.echo(f"data     {settings.data.resolve()}")
+        click.echo(f"data     {settings.location}")
         click.echo("velaray is running; stop it with Ctrl-C")
         _run_until(stopped, cluster)
         click.echo("velaray is stopping")

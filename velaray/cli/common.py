@@ -22,11 +22,25 @@ from velaray.client.exceptions import VelarayError
 from velaray.events.ids import InvalidNameError
 from velaray.journal.errors import JournalError
 from velaray.topology.progress import Progress
+from velaray.topology.stores import is_object_store
 
 DEFAULT_SERVICE_URL = "pulsar://127.0.0.1:6650"
 _ANSWER_S = 30.0
 _LEAST_ANSWER_S = 5.0
 """The minimum time limit of the cluster's answers, whatever a command's limit for messages is."""
+
+
+class JournalsPlace(click.ParamType):
+    """The place of a cluster's journals: an existing directory, or the URL of an object store."""
+
+    name = "directory or url"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The place as text. Fails if it is a directory that doesn't exist."""
+        if is_object_store(str(value)):
+            return str(value)
+        directory = click.Path(exists=True, file_okay=False)
+        return str(directory.convert(value, param, ctx))
 
 
 class Commands(click.Group):

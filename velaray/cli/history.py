@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from copy import copy
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import click
@@ -22,14 +21,15 @@ from velaray.broker.history import (
     subscriptions_of,
 )
 from velaray.cli.admin import MessageIdType, TimeType, subscriptions
-from velaray.cli.common import Output, with_admin, with_output
+from velaray.cli.common import JournalsPlace, Output, with_admin, with_output
 from velaray.cli.journal import run_reading, with_data
 from velaray.client.admin import Admin
 from velaray.client.exceptions import VelarayError
 from velaray.client.message_id import MessageId
 from velaray.events.ids import InvalidMessageIdError, Position, TopicName
 from velaray.events.ids import MessageId as StoredId
-from velaray.journal.files import FileStore
+from velaray.journal.store import LedgerStore
+from velaray.topology.stores import open_store
 
 # `subscriptions` is the group, with the commands of this module.
 __all__ = ["PointInTimeType", "messages", "subscriptions", "why"]
@@ -143,13 +143,13 @@ def _some(count: int | None, shown: Iterator[str]) -> str:
 @with_data
 @with_output
 def state(
-    show: Output, topic: str, subscription: str, at: PointInTime | Position | None, data: Path
+    show: Output, topic: str, subscription: str, at: PointInTime | Position | None, data: str
 ) -> None:
     """Show the cursor of SUBSCRIPTION of TOPIC at a point in time, from its journal on disk.
 
     The cluster need not run. A running cluster isn't called.
     """
-    store = FileStore(data)
+    store = open_store(data)
     name = TopicName.parse(topic)
     found = run_reading(_states(store, name, subscription, at or PointInTime()), store)
     if show.as_json:
@@ -160,7 +160,7 @@ def state(
 
 
 async def _states(
-    store: FileStore, topic: TopicName, subscription: str, at: PointInTime | Position
+    store: LedgerStore, topic: TopicName, subscription: str, at: PointInTime | Position
 ) -> list[dict[str, Any]]:
     keys = await subscriptions_of(store, topic, subscription)
     if isinstance(at, Position) and len(keys) > 1:
@@ -274,8 +274,8 @@ def _undone(found: Found, done: bool) -> Iterator[str]:
 @click.argument("message", type=MessageIdType())
 @click.option(
     "--data",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Read the journals in this directory instead of asking the cluster.",
+    type=JournalsPlace(),
+    help="Read the journals in this directory or object store instead of asking the cluster.",
 )
 @with_admin
 def explain(
@@ -284,7 +284,7 @@ def explain(
     topic: str,
     subscription: str,
     message: MessageId,
-    data: Path | None,
+    data: str | None,
 ) -> None:
     """Explain the history of MESSAGE of TOPIC in SUBSCRIPTION, and its current state.
 
@@ -299,7 +299,7 @@ def explain(
     if data is None:
         found = admin.explain(topic, subscription, message)
     else:
-        store = FileStore(data)
+        store = open_store(data)
         name = TopicName.parse(topic)
         found = run_reading(_explain(store, name, subscription, message), store)
     if show.as_json:
@@ -322,7 +322,7 @@ why.name, why.hidden, why.deprecated = "why", True, True
 
 
 async def _explain(
-    store: FileStore, topic: TopicName, subscription: str, message: MessageId
+    store: LedgerStore, topic: TopicName, subscription: str, message: MessageId
 ) -> dict[str, Any]:
     found = await subscriptions_of(store, topic, subscription)
     keys = [key for key in found if message.partition() in (-1, key.partition)]

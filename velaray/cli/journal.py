@@ -9,21 +9,21 @@ import asyncio
 import json
 from collections.abc import Coroutine
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
 
 from velaray.actors.machine import InvariantViolation, Machine, digest
-from velaray.cli.common import Output, with_output
+from velaray.cli.common import JournalsPlace, Output, with_output
 from velaray.cli.state import describe
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.checkpoint import Checkpoint
 from velaray.journal.errors import JournalError
-from velaray.journal.files import FileStore
 from velaray.journal.replay import checkpoint_of, load_manifest, replay, verify
 from velaray.journal.scan import Record
+from velaray.journal.store import LedgerStore
 from velaray.offline.journal_events import actors_in, event_of, told_of
+from velaray.topology.stores import open_store
 
 
 class Divergent(JournalError):
@@ -111,7 +111,7 @@ def journal() -> None:
     """
 
 
-def run_reading(work: Coroutine[Any, Any, Any], store: FileStore) -> Any:
+def run_reading(work: Coroutine[Any, Any, Any], store: LedgerStore) -> Any:
     """Run ``work``, close ``store`` and return the result."""
 
     async def closing() -> Any:
@@ -125,19 +125,19 @@ def run_reading(work: Coroutine[Any, Any, Any], store: FileStore) -> Any:
 
 with_data = click.option(
     "--data",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=Path("velaray-data"),
+    type=JournalsPlace(),
+    default="velaray-data",
     show_default=True,
-    help="Directory of the journals.",
+    help="Directory of the journals, or URL of their object store.",
 )
 
 
 @journal.command("list")
 @with_data
 @with_output
-def list_journals(show: Output, data: Path) -> None:
+def list_journals(show: Output, data: str) -> None:
     """List the actors that have a journal."""
-    store = FileStore(data)
+    store = open_store(data)
     rows = [{"key": key} for key in run_reading(actors_in(store), store)]
     show.rows({"key": "KEY"}, rows)
 
@@ -150,13 +150,13 @@ def list_journals(show: Output, data: Path) -> None:
 )
 @click.option("--to", "last", type=click.IntRange(min=0), help="Number of the last event.")
 @with_output
-def show_events(show: Output, key: str, data: Path, first: int, last: int | None) -> None:
+def show_events(show: Output, key: str, data: str, first: int, last: int | None) -> None:
     """Print the events of KEY's journal, one JSON object a line with -o json."""
-    store = FileStore(data)
+    store = open_store(data)
     run_reading(_show(show, store, ActorKey.parse(key).text(), first, last), store)
 
 
-async def _show(show: Output, store: FileStore, key: str, first: int, last: int | None) -> None:
+async def _show(show: Output, store: LedgerStore, key: str, first: int, last: int | None) -> None:
     parsed = ActorKey.parse(key)
     start = await _ledger_before(store, key, first)
     async for record in replay(store, key, start):
@@ -181,7 +181,7 @@ async def _show(show: Output, store: FileStore, key: str, first: int, last: int 
             click.echo(f"{record.sequence:>8}  {told.name}  {told.json()}{place}")
 
 
-async def _ledger_before(store: FileStore, key: str, sequence: int) -> int | None:
+async def _ledger_before(store: LedgerStore, key: str, sequence: int) -> int | None:
     """The last ledger that starts at or before an event; None if there is no ledger."""
     found = None
     for info in (await load_manifest(store, key)).ledgers:
@@ -194,13 +194,13 @@ async def _ledger_before(store: FileStore, key: str, sequence: int) -> int | Non
 @click.argument("key", required=False)
 @with_data
 @with_output
-def verify_journal(show: Output, key: str | None, data: Path) -> None:
+def verify_journal(show: Output, key: str | None, data: str) -> None:
     """Check KEY's journal (all of them without KEY): checksums, order, digests, invariants.
 
     The command replays every event and compares the resulting state with the digests of the actor's
     checkpoints. It fails if they differ.
     """
-    store = FileStore(data)
+    store = open_store(data)
     rows = run_reading(_verify(store, key), store)
     columns = {
         "key": "KEY",
@@ -220,7 +220,7 @@ def verify_journal(show: Output, key: str | None, data: Path) -> None:
         raise click.ClickException(f"not sound: {', '.join(broken)}")
 
 
-async def _verify(store: FileStore, key: str | None) -> list[dict[str, Any]]:
+async def _verify(store: LedgerStore, key: str | None) -> list[dict[str, Any]]:
     keys = await actors_in(store) if key is None else [ActorKey.parse(key).text()]
     rows = []
     for text in keys:
@@ -240,9 +240,9 @@ async def _verify(store: FileStore, key: str | None) -> list[dict[str, Any]]:
     help="Show the state after this event; default: the newest one.",
 )
 @with_output
-def replay_journal(show: Output, key: str, data: Path, last: int | None) -> None:
+def replay_journal(show: Output, key: str, data: str, last: int | None) -> None:
     """Print the state of actor KEY after an event."""
-    store = FileStore(data)
+    store = open_store(data)
     parsed = ActorKey.parse(key)
     event, fold = run_reading(_replay(store, parsed, last), store)
     facts = {"key": key, "event": event, "digest": fold.digest().hex()}
@@ -254,7 +254,7 @@ def replay_journal(show: Output, key: str, data: Path, last: int | None) -> None
     show.rows({"field": "FIELD", "value": "VALUE"}, rows)
 
 
-async def _replay(store: FileStore, key: ActorKey, last: int | None) -> tuple[int, MachineFold]:
+async def _replay(store: LedgerStore, key: ActorKey, last: int | None) -> tuple[int, MachineFold]:
     """The state after event ``last`` (None: the newest) and that event's number."""
     text, fold = key.text(), MachineFold(key)
     manifest = await load_manifest(store, text)

@@ -6,7 +6,6 @@ import sys
 import threading
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import click
@@ -15,11 +14,11 @@ from rich.status import Status
 from rich.text import Text
 
 from velaray.cli.admin import tenants
-from velaray.cli.common import Output, with_admin
+from velaray.cli.common import JournalsPlace, Output, with_admin
 from velaray.cli.journal import run_reading
 from velaray.client.admin import Admin, Unavailable
 from velaray.events.ids import Position
-from velaray.journal.files import FileStore
+from velaray.topology.stores import open_store
 
 __all__ = ["tenants"]
 
@@ -138,12 +137,13 @@ def _line(found: dict[str, Any]) -> str:
 @click.option("--lost", help="The lost cluster, if this one doesn't know TENANT's home.")
 @click.option(
     "--source-data",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="The lost cluster's data directory, to list exactly what never arrived here.",
+    type=JournalsPlace(),
+    help="The lost cluster's data directory or object store, to list exactly what never arrived "
+    "here.",
 )
 @with_admin
 def fail_over(
-    show: Output, admin: Admin, tenant: str, lost: str | None, source_data: Path | None
+    show: Output, admin: Admin, tenant: str, lost: str | None, source_data: str | None
 ) -> None:
     """Make this cluster the home of TENANT after the loss of its home cluster.
 
@@ -214,14 +214,14 @@ def _unsynced(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _missing(
-    admin: Admin, tenant: str, found: dict[str, Any], source_data: Path
+    admin: Admin, tenant: str, found: dict[str, Any], source_data: str
 ) -> list[dict[str, Any]]:
     """The data in the lost cluster's directory that is missing here."""
     # Most commands don't need the machines, which load slowly.
     from velaray.offline.lost_data import lost_of, partitions_of
 
     here = {each["topic"] for each in found["partitions"]}
-    store, lost = FileStore(source_data), found["lost"]
+    store, lost = open_store(source_data), found["lost"]
 
     async def compare() -> list[dict[str, Any]]:
         rows = []

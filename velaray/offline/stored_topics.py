@@ -27,30 +27,33 @@ from velaray.events.codec import decode
 from velaray.events.ids import ActorKey, Position, TopicName
 from velaray.journal.checkpoint import read_checkpoint
 from velaray.journal.errors import NotStored
-from velaray.journal.files import FileStore
 from velaray.journal.frames import decode_mark
 from velaray.journal.index import SparseIndex, decode_index
 from velaray.journal.manifest import LedgerInfo
 from velaray.journal.replay import load_manifest
 from velaray.journal.scan import Continuity, LedgerReader
 from velaray.journal.store import LedgerStore
+from velaray.topology.stores import is_object_store, open_store
 from velaray.wire.messages import publish_time
 
 _INDEXED_BYTES = 256 * 1024
 """The read size for a single entry."""
 
 
-def open_data(data_dir: str) -> FileStore:
-    """Open the journals of a cluster for reading.
+def open_data(data_dir: str) -> LedgerStore:
+    """Open the journals of a cluster for reading; ``data_dir`` is a directory, or the URL of an
+    object store.
 
     Raises `InvalidConfiguration` if the directory holds none.
     """
+    if is_object_store(data_dir):
+        return open_store(data_dir)
     if not (Path(data_dir) / "journals").is_dir() or not os.access(data_dir, os.R_OK | os.X_OK):
         raise InvalidConfiguration(
             f"data_dir={data_dir!r}: there are no journals of a cluster on this machine; give the"
             " directory that the cluster was started with, which every executor must see"
         )
-    return FileStore(data_dir)
+    return open_store(data_dir)
 
 
 @dataclass(frozen=True, slots=True)
