@@ -2,9 +2,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.contract import Absent
 from tests.journal.testing import Backend, FileBackend, MemoryBackend, ObjectBackend, S3Backend
-from tests.support.s3_server import BUILD_WITHIN_S, S3Server, installed, on_s3, running
+from tests.support.s3_server import BUILD_WITHIN_S, installed, on_s3
 
 ON_S3 = {"test_store_contract", "test_journal", "test_recovery"}
 """The modules whose tests run on an S3 server, too."""
@@ -49,24 +48,6 @@ def backend(request, tmp_path) -> Iterator[Backend | ObjectBackend]:
         chosen = MemoryBackend() if request.param == "memory" else FileBackend(tmp_path)
     yield chosen
     chosen.close()
-
-
-@pytest.fixture(scope="session")
-def s3_server(tmp_path_factory) -> Iterator[S3Server]:
-    """A server that all tests of this process share."""
-    try:
-        with running(tmp_path_factory.mktemp("s3")) as server:
-            yield server
-    except Absent as absent:
-        pytest.skip(str(absent))
-
-
-@pytest.fixture
-def s3_url(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The URL of a store of the test's own; the environment has what leads to it."""
-    for name, value in s3_server.environment.items():
-        monkeypatch.setenv(name, value)
-    return s3_server.new_store()
 
 
 @pytest.fixture
