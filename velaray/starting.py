@@ -183,8 +183,8 @@ async def _own_data(config: ClusterConfig) -> tuple[int, str]:
 
 
 def lock_data(location: str) -> IO[str]:
-    """Lock the directory until the file is closed; create it if it is missing. In an object store
-    the record of ownership serves instead, so the result is only something to close.
+    """Lock the directory until the file is closed; create it if it is missing. An object store has
+    no lock: its record of ownership is enough.
 
     Raises `ClusterError` if another cluster runs on it, or if it can't be used.
     """

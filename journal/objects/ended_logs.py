@@ -2,8 +2,8 @@
 
 The process that adopted a journal of a log looks after that log. Once its journals have a tail of
 their own, or none, the log's floor is raised to the lowest number that a record still needs, at
-most to the SEAL. The SEAL and the floor stay for ever: a stalled writer that finds a lower number
-free creates an object that nobody reads.
+most to the SEAL. The SEAL and the floor stay for ever: an object that a stalled writer creates
+below the floor is never read.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class StoreUnavailable(SyncFailed):
 
 
 class StoreRefused(SyncFailed):
-    """The store refuses the requests of this process until somebody changes its settings.
+    """The store refuses the requests of this process: settings must change.
 
     The request had no effect. ``remedy`` says what to do.
     """
