@@ -39,6 +39,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 VALUES: Mapping[str, tuple[str, str, str]] = {
     "data": ("a", "b", "c"),
+    "store": ("s3://a/b", "gs://a/b", "az://a/b"),
     "name": ("a", "b", "c"),
     "cluster_number": ("1", "2", "3"),
     "host": ("::1", "localhost", "127.0.0.2"),
@@ -229,7 +230,7 @@ def test_the_options_are_the_settings(command: click.Command) -> None:
 def test_the_arguments_of_start_are_the_settings() -> None:
     hints = get_type_hints(RayOptions)
     auth = {"token_secret", "token_public_key"}
-    assert hints.keys() - {"auth"} == SETTINGS.keys() - auth - {"data", "local"}
+    assert hints.keys() - {"auth"} == SETTINGS.keys() - auth - {"data", "local", "store"}
     ray = hints.keys() - get_type_hints(ClusterOptions).keys()
     assert ray == {"ray_address", "placement", "hosts"}
     for key in hints.keys() - {"auth", "advertise", "listeners", "replication_secret"}:

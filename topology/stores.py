@@ -19,7 +19,8 @@ def open_store(
     """The journals in a directory or an object store.
 
     ``writers`` is the number of threads that write to a directory. ``generation`` is the number of
-    the cluster's start (0: for reading). Raises `ValueError` for a URL that no object store has.
+    the cluster's start (0: for reading). Raises `StoreRefused` for a URL that no object store
+    has, or if the environment lacks what leads to it.
     """
     if is_object_store(location):
         return ObjectLedgerStore(open_objects(location), number_base, generation=generation)

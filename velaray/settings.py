@@ -480,6 +480,10 @@ def _text(error: ErrorDetails, labels: Mapping[str, str]) -> str:
     return f"{labels[key]} must be {allowed(key)}"
 
 
+_PLACES = {"data", "store", "local"}
+"""Settings that the first argument of a start says."""
+
+
 def settings_of(options: Mapping[str, Any], **more: Any) -> ClusterSettings:
     """The settings for arguments of `velaray.Cluster.start`, and ``more`` values by key.
 
@@ -488,8 +492,8 @@ def settings_of(options: Mapping[str, Any], **more: Any) -> ClusterSettings:
     values = dict(options)
     auth = values.pop("auth", None)
     for name in values:
-        if name not in SETTINGS or name in ("data", "local", "token_secret", "token_public_key"):
-            known = [*(SETTINGS.keys() - {"data", "local"}), "auth"]
+        if name not in SETTINGS or name in (*_PLACES, "token_secret", "token_public_key"):
+            known = [*(SETTINGS.keys() - _PLACES), "auth"]
             raise TypeError(f"unknown argument {name!r}{nearest(name, known)}")
     if auth is not None:
         if auth.secret is None and auth.public_key is None:

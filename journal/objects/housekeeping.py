@@ -186,7 +186,11 @@ class Housekeeper:
         """Drop the chunks that the records of journals without an owner here don't need."""
         for activation in self._left:
             found = await read_record(self._owners.objects, activation.journal)
-            if found is not None and activation.is_writing and found[1] == activation.tag:
+            if (
+                found is not None
+                and activation.is_writing
+                and found[0].is_same_write(activation.record)
+            ):
                 continue  # its last write may still take effect
             tail = found[0].tail if found is not None else None
             if tail is None or (tail.incarnation, tail.epoch) != (

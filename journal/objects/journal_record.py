@@ -13,10 +13,12 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from velaray.journal.objects.bodies import Kind, decode_body, decode_record, encode_record
-from velaray.journal.paths import directory_of
+from velaray.journal.paths import directory_of, journal_of
 
 JOURNALS: Final = "journals"
 LEDGERS: Final = "ledgers"
+_RECORD: Final = "+record"
+"""No part of a journal's name is so, and no object's name is another's folder."""
 
 
 class Status(StrEnum):
@@ -61,6 +63,15 @@ class JournalRecord:
     listed: frozenset[int]
     parts: Mapping[int, tuple[Part, ...]]
     manifest: bytes
+
+    def is_same_write(self, other: JournalRecord) -> bool:
+        """Whether both are one write. The tags don't tell: a store may answer a read with the
+        former tag."""
+        return (self.revision, self.epoch, self.owner) == (
+            other.revision,
+            other.epoch,
+            other.owner,
+        )
 
     def encode(self) -> bytes:
         """The object's payload."""
@@ -107,7 +118,12 @@ def decode_journal_record(place: str, raw: bytes) -> JournalRecord:
 
 def record_object(journal: str) -> str:
     """The name of the journal's record. Raises `UnsafeKey`."""
-    return f"{JOURNALS}/{directory_of(journal)}"
+    return f"{JOURNALS}/{directory_of(journal)}/{_RECORD}"
+
+
+def journal_of_record(name: str) -> str:
+    """The inverse of `record_object`."""
+    return journal_of(name.removeprefix(f"{JOURNALS}/").removesuffix(f"/{_RECORD}"))
 
 
 def ledger_prefix(journal: str, ledger_id: int | None = None) -> str:

@@ -47,15 +47,15 @@ from velaray.journal.objects.journal_record import (
     Status,
     Tail,
     index_object,
+    journal_of_record,
     ledger_prefix,
     record_object,
 )
 from velaray.journal.objects.log_writer import LogWriter
 from velaray.journal.objects.numbers import BLOCK, JournalNumbers
-from velaray.journal.objects.object_store import ObjectStore, StoreUnavailable
+from velaray.journal.objects.object_store import ObjectStore
 from velaray.journal.objects.reading import Views, end_of, read_bytes, read_record
 from velaray.journal.objects.sealing import SealPatience, incarnation_name
-from velaray.journal.paths import journal_of
 from velaray.journal.store import Counters, Ownership, StoredManifest
 
 READ_RECORDS = 64
@@ -225,7 +225,7 @@ class ObjectLedgerStore:
         except Replaced:
             mine.end_it()
             raise ManifestConflict(mine.journal, mine.record.version) from None
-        except StoreUnavailable:
+        except SyncFailed:
             mine.end_it()
             raise
         mine.is_writing = False
@@ -246,7 +246,7 @@ class ObjectLedgerStore:
             alive = await mine.log.is_alive()
         else:
             found = await read_record(self.objects, journal)
-            alive = found is not None and found[1] == mine.tag
+            alive = found is not None and found[0].is_same_write(mine.record)
         return alive and not mine.cut and mine.record.version == version
 
     async def release(self, journal: str, version: int) -> None:
@@ -397,8 +397,8 @@ class ObjectLedgerStore:
 
     async def list_journals(self, under: str = "") -> list[str]:
         """The journals that have a record; see `LedgerStore`."""
-        names = [name[len(JOURNALS) + 1 :] for name in await self.objects.list(f"{JOURNALS}/")]
-        journals = sorted(map(journal_of, names))
+        names = await self.objects.list(f"{JOURNALS}/")
+        journals = sorted(map(journal_of_record, names))
         return [name for name in journals if not under or f"{name}/".startswith(f"{under}/")]
 
     async def delete_ledger(self, journal: str, ledger_id: int) -> None:

@@ -8,9 +8,6 @@ from tests.support.s3_server import BUILD_WITHIN_S, installed, on_s3
 ON_S3 = {"test_store_contract", "test_journal", "test_recovery"}
 """The modules whose tests run on an S3 server, too."""
 
-NOT_ON_S3 = {"test_journals_are_listed_below_whole_parts_of_their_names"}
-"""Not on a server that keeps objects as files: there, no object's name is another's folder."""
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave out the tests that don't run on an S3 server; give the others the time to build it."""
@@ -34,7 +31,7 @@ def _has_s3_backend(item: pytest.Item) -> bool:
 def _can_run_on_s3(item: pytest.Item) -> bool:
     assert isinstance(item, pytest.Function)
     module = item.module.__name__.rpartition(".")[2]
-    return module in ON_S3 and item.originalname not in NOT_ON_S3
+    return module in ON_S3
 
 
 @pytest.fixture(params=["memory", "files", "objects", pytest.param("s3", marks=on_s3)])

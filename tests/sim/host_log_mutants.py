@@ -15,7 +15,7 @@ from velaray.journal.objects.bodies import Kind
 from velaray.journal.objects.conditional import ConditionalObjects, Taken
 from velaray.journal.objects.host_log import HostLog
 from velaray.journal.objects.housekeeping import Housekeeper
-from velaray.journal.objects.journal_record import JournalRecord, Status
+from velaray.journal.objects.journal_record import JournalRecord, Status, record_object
 from velaray.journal.objects.ledger_store import ObjectLedgerStore
 from velaray.journal.objects.log_writer import LogWriter
 
@@ -226,7 +226,7 @@ class _Everything(frozenset[int]):
 
 def _replace_without_comparing(original: Any) -> Any:
     async def replace_record(self: Any, mine: Activation, record: JournalRecord) -> None:
-        found = await self.objects.get(f"journals/{mine.journal.replace('//', '/+/')}")
+        found = await self.objects.get(record_object(mine.journal))
         if found is not None:
             mine.tag = found.tag
         await original(self, mine, record)
