@@ -25,6 +25,7 @@ from benchmarks import (
     many_topics,
     memory,
     node_loss,
+    object_store,
     plan,
     recovery,
     recovery_bytes,
@@ -59,6 +60,7 @@ ALONE: dict[str, Callable[[Options], Result]] = {
     "activation": activation.run,
     "density": density.run,
     "many_topics": many_topics.run,
+    "object_store": object_store.run,
     "soak": soak.run,
 }
 NAMES = (*plan.LOADS, *ALONE)

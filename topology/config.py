@@ -78,6 +78,7 @@ class ClusterConfig:
     listeners: Mapping[str, str] = field(default_factory=dict)
     partition_sync: PartitionSync = PartitionSync.ALWAYS
     sync_interval_ms: int = 1000
+    commit_interval_ms: int = 100
     maintenance_s: float = 30.0
     wake_s: float = 3600.0
     compaction_retain_null_key: bool = False

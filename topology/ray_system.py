@@ -47,7 +47,7 @@ from velaray.topology.ray_process import (
     keep_freed_memory,
 )
 from velaray.topology.rpc import RemoteError, reason_of
-from velaray.topology.stores import open_store
+from velaray.topology.stores import store_of
 
 _WATCH_S = 1.0
 _SURVEYED_AT_ONCE = 16
@@ -62,9 +62,7 @@ class RayActorSystem(ActorSystem):
         """``make_actor`` must be a module's function: Ray sends its name to the actors'
         processes."""
         writers = WRITERS if config.hosts else 1
-        super().__init__(
-            config, open_store(config.data_dir, config.number_base, writers, config.incarnation)
-        )
+        super().__init__(config, store_of(config, writers))
         self._make_actor = make_actor
 
     async def address(self, key: ActorKey) -> Address:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from velaray.journal.files import FileStore
+from velaray.journal.objects.host_log import HostLogSettings
 from velaray.journal.objects.ledger_store import ObjectLedgerStore
 from velaray.journal.objects.remote_objects import open_objects
 from velaray.journal.store import LedgerStore
+from velaray.topology.config import ClusterConfig
 
 
 def is_object_store(location: str) -> bool:
@@ -13,15 +15,25 @@ def is_object_store(location: str) -> bool:
     return "://" in location
 
 
-def open_store(
-    location: str, number_base: int = 0, writers: int = 1, generation: int = 0
-) -> LedgerStore:
-    """The journals in a directory or an object store.
+def store_of(config: ClusterConfig, writers: int = 1) -> LedgerStore:
+    """The journals of a cluster, for its actors. ``writers`` is the number of threads that write
+    to a directory. Raises as `open_store` does."""
+    if is_object_store(config.data_dir):
+        return ObjectLedgerStore(
+            open_objects(config.data_dir),
+            config.number_base,
+            HostLogSettings(config.commit_interval_ms / 1000),
+            generation=config.incarnation,
+        )
+    return FileStore(config.data_dir, config.number_base, writers)
 
-    ``writers`` is the number of threads that write to a directory. ``generation`` is the number of
-    the cluster's start (0: for reading). Raises `StoreRefused` for a URL that no object store
-    has, or if the environment lacks what leads to it.
+
+def open_store(location: str) -> LedgerStore:
+    """The journals in a directory or an object store, for tools.
+
+    Raises `StoreRefused` for a URL that no object store has, or if the environment lacks what
+    leads to it.
     """
     if is_object_store(location):
-        return ObjectLedgerStore(open_objects(location), number_base, generation=generation)
-    return FileStore(location, number_base, writers)
+        return ObjectLedgerStore(open_objects(location))
+    return FileStore(location)

@@ -39,7 +39,7 @@ from velaray.topology.host import WRITERS
 from velaray.topology.in_process import InProcessActorSystem
 from velaray.topology.ownership import check_ownership, take_ownership
 from velaray.topology.rpc import RemoteError
-from velaray.topology.stores import open_store
+from velaray.topology.stores import store_of
 
 IN_MEMORY = "memory"
 WATCH_S = 1.0
@@ -109,7 +109,7 @@ class LocalCluster:
             undo.callback(lock.close)
             incarnation, data_id = own_data(config)
             config = replace(config, incarnation=incarnation, data_id=data_id)
-            store = open_store(config.data_dir, config.number_base, WRITERS, incarnation)
+            store = store_of(config, WRITERS)
             undo.pop_all()
         return cls(config, store, lock)._opened()
 

@@ -324,6 +324,14 @@ class ClusterSettings(BaseModel):
         int,
         About(STORAGE, "Time between syncs with --partition-sync interval.", unit="milliseconds"),
     ] = Field(default=1000, ge=1)
+    commit_interval_ms: Annotated[
+        int,
+        About(
+            STORAGE,
+            "Least time between two objects of a process, with --store: a receipt waits for it.",
+            unit="milliseconds",
+        ),
+    ] = Field(default=100, ge=10, le=1000)
     compaction_retain_null_key: Annotated[
         bool,
         About(STORAGE, "Keep messages without a key in compaction; by default it drops them."),
@@ -359,6 +367,7 @@ class ClusterSettings(BaseModel):
         "passivate_after_s",
         "max_active_transactions",
         "sync_interval_ms",
+        "commit_interval_ms",
         "undelete_s",
         "deletion_retry_s",
         "deleters",
@@ -377,6 +386,8 @@ class ClusterSettings(BaseModel):
             raise _conflict("store", "excludes data: give one of them")
         if self.store and self.partition_sync is PartitionSync.INTERVAL:
             raise _conflict("store", "excludes partition_sync interval: every commit is stored")
+        if not self.store and "commit_interval_ms" in self.model_fields_set:
+            raise _conflict("commit_interval_ms", "needs store")
         if self.token_secret is not None and self.token_public_key is not None:
             raise _conflict("token_secret", "excludes token_public_key: give one of them")
         for key in ("ray_address", "placement", "hosts"):

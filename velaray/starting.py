@@ -64,6 +64,7 @@ class ClusterOptions(TypedDict, total=False):
     passivate_after_s: float
     partition_sync: str
     sync_interval_ms: int
+    commit_interval_ms: int
     compaction_retain_null_key: bool
     max_active_transactions: int
     undelete_s: float

@@ -1,0 +1,155 @@
+"""Journals in an S3-compatible server on this machine: how long a receipt takes beside a directory,
+and how many requests a process makes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pulsar
+
+from benchmarks.model import Result, Samples
+from benchmarks.options import Options
+from benchmarks.systems.official_client import connected
+from tests.support.s3_server import VERSION, S3Server, running
+from velaray.journal.objects.ledger_store import ObjectLedgerStore
+from velaray.journal.objects.object_store import ObjectCounters
+from velaray.journal.objects.remote_objects import open_objects
+from velaray.local import LocalCluster
+
+INTERVALS_MS = (50, 100, 250)
+DIRECTORY = "directory"
+RECEIPTS = 100
+"""Messages of a round, sent one by one at random moments."""
+PUT_BYTES = 10 << 10
+TOPICS = (0, 1, 1000)
+COUNTED_S = 10.0
+RECEIPT = "one message at a time"
+STORE = "the store alone"
+REQUESTS = "requests of a process"
+
+
+def run(options: Options) -> Result:
+    """A new cluster for each interval and round; then one for each number of topics."""
+    samples = Samples()
+    with _server() as server:
+        for _ in range(options.rounds):
+            _put(samples, server)
+            with tempfile.TemporaryDirectory(prefix="velaray-bench-") as directory:
+                _receipts(samples, DIRECTORY, directory, {})
+            for interval_ms in INTERVALS_MS:
+                setting = {"commit_interval_ms": interval_ms}
+                _receipts(samples, f"{interval_ms} ms", server.new_store(), setting)
+        for topics in TOPICS:
+            _requests(samples, server.new_store(), topics)
+    return Result(
+        name="object_store",
+        settings={
+            "what": "send() of the official client at random moments, to a cluster in this process",
+            "store": f"versitygw {VERSION} on this machine, its files on the local disk",
+            DIRECTORY: "the same with --data",
+            "requests": f"counted for {COUNTED_S:g} s, after the topics were created",
+        },
+        baseline=DIRECTORY,
+        rows=samples.rows(),
+    )
+
+
+@contextmanager
+def _server() -> Iterator[S3Server]:
+    with tempfile.TemporaryDirectory(prefix="velaray-bench-") as directory:
+        with running(Path(directory)) as server:
+            os.environ.update(server.environment)
+            yield server
+
+
+def _put(samples: Samples, server: S3Server) -> None:
+    """How long the store itself takes for one object."""
+
+    async def took() -> list[float]:
+        objects, found = open_objects(server.new_store()), []
+        for number in range(RECEIPTS):
+            began = time.perf_counter()
+            await objects.create(f"o{number}", bytes(PUT_BYTES))
+            found.append((time.perf_counter() - began) * 1000)
+        await objects.close()
+        return found
+
+    _add(samples, STORE, "PUT of 10 KiB", asyncio.run(took()))
+
+
+def _receipts(samples: Samples, system: str, place: str, setting: dict[str, int]) -> None:
+    moments = random.Random(1)
+    with (
+        LocalCluster.start(place, **setting) as cluster,  # type: ignore[arg-type]
+        connected(cluster.service_url) as client,
+    ):
+        producer = client.create_producer("receipts", batching_enabled=False)
+        producer.send(b"first")
+        found = []
+        pause = threading.Event()
+        for _ in range(RECEIPTS):
+            pause.wait(moments.random() * 0.3)
+            began = time.perf_counter()
+            producer.send(bytes(100))
+            found.append((time.perf_counter() - began) * 1000)
+    _add(samples, RECEIPT, system, found)
+
+
+def _add(samples: Samples, case: str, system: str, found: list[float]) -> None:
+    samples.add(case, system, "p50", "ms", statistics.median(found))
+    samples.add(case, system, "p99", "ms", sorted(found)[int(len(found) * 0.99) - 1])
+
+
+def _requests(samples: Samples, place: str, topics: int) -> None:
+    """The requests while nothing happens, and while every topic gets messages."""
+    with LocalCluster.start(place) as cluster, connected(cluster.service_url) as client:
+        producers = [client.create_producer(f"t{number}") for number in range(topics)]
+        for producer in producers:
+            producer.send(b"first")
+        store = cluster.actor_system.store
+        assert isinstance(store, ObjectLedgerStore)
+        counters = store.objects.objects.counters
+        pause = threading.Event()
+        _quiet(counters)
+        _count(samples, f"{topics} topics, idle", counters, lambda: pause.wait(COUNTED_S))
+        if producers:
+            _count(samples, f"{topics} topics, busy", counters, lambda: _publish(producers))
+
+
+def _count(
+    samples: Samples, subject: str, counters: ObjectCounters, work: Callable[[], object]
+) -> None:
+    before, began = replace(counters), time.monotonic()
+    work()
+    seconds = time.monotonic() - began
+    for kind in ("puts", "gets", "lists", "deletes"):
+        made = getattr(counters, kind) - getattr(before, kind)
+        samples.add(REQUESTS, subject, kind.upper(), "a second", made / seconds)
+
+
+def _quiet(counters: ObjectCounters) -> None:
+    """Wait until the last commits and unpackings are over."""
+    pause = threading.Event()
+    while True:
+        before = counters.puts
+        pause.wait(7.0)
+        if counters.puts == before:
+            return
+
+
+def _publish(producers: list[pulsar.Producer]) -> None:
+    until = time.monotonic() + COUNTED_S
+    while time.monotonic() < until:
+        for producer in producers:
+            producer.send_async(bytes(100), lambda result, message: None)
+        producers[-1].send(bytes(100))
