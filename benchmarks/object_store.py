@@ -66,10 +66,12 @@ def run(options: Options) -> Result:
 
 @contextmanager
 def _server() -> Iterator[S3Server]:
-    with tempfile.TemporaryDirectory(prefix="velaray-bench-") as directory:
-        with running(Path(directory)) as server:
-            os.environ.update(server.environment)
-            yield server
+    with (
+        tempfile.TemporaryDirectory(prefix="velaray-bench-") as directory,
+        running(Path(directory)) as server,
+    ):
+        os.environ.update(server.environment)
+        yield server
 
 
 def _put(samples: Samples, server: S3Server) -> None:

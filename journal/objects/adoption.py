@@ -84,7 +84,7 @@ class LogReader:
         self._before_seal = before_seal
         self._pages: dict[tuple[str, int], LogPage] = {}
         self._cached_bytes = 0
-        self.adopted_from: set[str] = set()
+        self.adopted_from: dict[str, None] = {}
         """The logs that were ended for an adoption, until nothing of them is needed."""
         self._requests: dict[tuple[str, int], asyncio.Task[LogPage | None]] = {}
 
@@ -115,7 +115,7 @@ class LogReader:
             if floor <= number:
                 if page is None:
                     raise self._missing(tail.incarnation, number)
-                self.adopted_from.add(tail.incarnation)
+                self.adopted_from[tail.incarnation] = None
                 return walk.chunks
             number = floor
 

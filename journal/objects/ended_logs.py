@@ -40,7 +40,7 @@ class EndedLogs:
         raise."""
         for incarnation in list(self._logs.adopted_from):
             if await self._sweep(incarnation):
-                self._logs.adopted_from.discard(incarnation)
+                del self._logs.adopted_from[incarnation]
 
     async def _sweep(self, incarnation: str) -> bool:
         """Raise a log's floor, and delete what is below; returns whether nothing is left."""

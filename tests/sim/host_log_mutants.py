@@ -101,15 +101,13 @@ def _no_look_at_the_floor(original: Any) -> Any:
 
 
 def _remember_the_seal_for_every_journal(original: Any) -> Any:
-    seals: dict[tuple[int, str], int] = {}
-
     async def page_or_seal(self: LogReader, incarnation: str, number: int) -> Any:
-        key = (id(self), incarnation)
-        if key in seals:
+        seals = self.__dict__.setdefault("seals", set())
+        if incarnation in seals:
             return LogPage(sealed=True)
         page = await original(self, incarnation, number)
         if page is not None and page.sealed:
-            seals[key] = number
+            seals.add(incarnation)
         return page
 
     return page_or_seal
