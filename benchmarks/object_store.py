@@ -11,8 +11,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pulsar
@@ -32,6 +34,7 @@ RECEIPTS = 100
 """Messages of a round, sent one by one at random moments."""
 PUT_BYTES = 10 << 10
 TOPICS = (0, 1, 1000)
+CREATED_AT_ONCE = 32
 COUNTED_S = 10.0
 RECEIPT = "one message at a time"
 STORE = "the store alone"
@@ -115,9 +118,8 @@ def _add(samples: Samples, case: str, system: str, found: list[float]) -> None:
 def _requests(samples: Samples, place: str, topics: int) -> None:
     """The requests while nothing happens, and while every topic gets messages."""
     with LocalCluster.start(place) as cluster, connected(cluster.service_url) as client:
-        producers = [client.create_producer(f"t{number}") for number in range(topics)]
-        for producer in producers:
-            producer.send(b"first")
+        with ThreadPoolExecutor(CREATED_AT_ONCE) as pool:
+            producers = list(pool.map(partial(_new_topic, client), range(topics)))
         store = cluster.actor_system.store
         assert isinstance(store, ObjectLedgerStore)
         counters = store.objects.objects.counters
@@ -126,6 +128,12 @@ def _requests(samples: Samples, place: str, topics: int) -> None:
         _count(samples, f"{topics} topics, idle", counters, lambda: pause.wait(COUNTED_S))
         if producers:
             _count(samples, f"{topics} topics, busy", counters, lambda: _publish(producers))
+
+
+def _new_topic(client: pulsar.Client, number: int) -> pulsar.Producer:
+    producer = client.create_producer(f"t{number}")
+    producer.send(b"first")
+    return producer
 
 
 def _count(
