@@ -29,7 +29,7 @@ class Machine:
         self.name = name
         self.address = address
         self._folder = folder
-        self._environment = {
+        self.environment = {
             **os.environ,
             **NODE_HEALTH,
             "PYTHONPATH": str(ROOT),
@@ -38,12 +38,17 @@ class Machine:
             "RAY_USAGE_STATS_ENABLED": "0",
         }
 
+    @property
+    def entered(self) -> tuple[str, ...]:
+        """What a command begins with that runs here."""
+        return ("ip", "netns", "exec", self.name)
+
     def run(self, called: str, *command: str, **options: Any) -> subprocess.Popen[str]:
         """Start Python here; its errors go to a file."""
         with (self._folder / f"{self.name}-{called}.log").open("w") as errors:
             return subprocess.Popen(
-                ["ip", "netns", "exec", self.name, sys.executable, *command],
-                env=self._environment,
+                [*self.entered, sys.executable, *command],
+                env=self.environment,
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""A cluster on two machines that see one directory, and the loss of one of them."""
+"""A cluster on two machines that see one directory or one object store; the loss of one of them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 from tests.ray.namespaces import NETWORK, Machine, NoNamespacesError, two_machines
 from tests.ray.support import OBJECT_STORE
+from tests.support.s3_server import on_s3, running
 
 SECRET = b"the secret that signs every token"
 TOPICS = [f"t{number}" for number in range(8)]
@@ -102,12 +103,30 @@ def nodes_of_topics(machine: Machine) -> dict[str, str]:
 
 @pytest.mark.timeout(600)
 def test_two_machines_with_one_directory(machines: tuple[Machine, Machine], data_dir: Path) -> None:
+    lose_one_of_two(machines, data_dir, "--data", f"{data_dir}/data")
+
+
+@on_s3
+@pytest.mark.timeout(600)
+def test_two_machines_with_an_object_store(
+    machines: tuple[Machine, Machine], data_dir: Path
+) -> None:
+    """They share no directory: what the lost machine's journals had is in the store."""
+    first, _ = machines
+    with running(data_dir / "s3", first.address, first.entered) as server:
+        for machine in machines:
+            machine.environment.update(server.environment)
+        lose_one_of_two(machines, data_dir, "--store", server.new_store())
+
+
+def lose_one_of_two(machines: tuple[Machine, Machine], folder: Path, *place: str) -> None:
+    """A cluster on both machines serves on after one of them is killed and unplugged."""
     first, second = machines
-    secret = data_dir / "secret"
+    secret = folder / "secret"
     secret.write_bytes(SECRET)
     for machine in machines:
-        started(start_ray(machine, first, data_dir), lambda line: "Ray runtime started" in line)
-    start = (*VELARAY, "start", "--data", f"{data_dir}/data", "--token-secret", str(secret))
+        started(start_ray(machine, first, folder), lambda line: "Ray runtime started" in line)
+    start = (*VELARAY, "start", *place, "--token-secret", str(secret))
     start = (*start, "--ray-address", f"{first.address}:6399", "--host")
     refused = first.run("refused", *start, first.address, stderr=subprocess.STDOUT)
     assert (

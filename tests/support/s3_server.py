@@ -31,6 +31,7 @@ BUCKET = "velaray"
 BUILD_WITHIN_S = 1800.0
 _START_WITHIN_S = 60.0
 _TRIES = 5
+_ASK = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=1)"
 
 
 def installed() -> Path:
@@ -86,9 +87,9 @@ class S3Server:
 
     access_key = "velaray"
 
-    def __init__(self, process: subprocess.Popen[bytes], port: int, secret: str) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], address: str, secret: str) -> None:
         self.process = process
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"http://{address}"
         self._secret = secret
 
     @property
@@ -107,15 +108,18 @@ class S3Server:
 
 
 @contextmanager
-def running(directory: Path) -> Iterator[S3Server]:
-    """A server whose data are below ``directory``. Raises `Absent`."""
+def running(
+    directory: Path, address: str = "127.0.0.1", within: tuple[str, ...] = ()
+) -> Iterator[S3Server]:
+    """A server whose data are below ``directory``; ``within`` is a command that leads to the
+    network of ``address``. Raises `Absent`."""
     data = directory / "data"
     (data / BUCKET).mkdir(parents=True)
     try:
         os.setxattr(data, "user.velaray", b"1")
     except OSError as error:
         raise Absent(f"the S3 server needs extended attributes in {directory}: {error}") from error
-    server = _started(program(), data, directory / "log")
+    server = _started(program(), data, directory / "log", address, within)
     try:
         yield server
     finally:
@@ -126,7 +130,7 @@ def running(directory: Path) -> Iterator[S3Server]:
             server.process.kill()
 
 
-def _started(binary: Path, data: Path, log: Path) -> S3Server:
+def _started(binary: Path, data: Path, log: Path, host: str, within: tuple[str, ...]) -> S3Server:
     secret = secrets.token_hex(16)
     environment = {
         **os.environ,
@@ -134,14 +138,16 @@ def _started(binary: Path, data: Path, log: Path) -> S3Server:
         "ROOT_SECRET_KEY": secret,
     }
     for _ in range(_TRIES):
-        port = _free_port()
-        command = [binary, "--port", f"127.0.0.1:{port}", "--health", "/health", "--quiet"]
+        address = f"{host}:{_free_port()}"
+        command = [*within, str(binary), "--port", address, "--health", "/health", "--quiet"]
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [*command, "posix", data], env=environment, stdout=output, stderr=output
             )
-        server = S3Server(process, port, secret)
-        wait_until(lambda s=server: s.process.poll() is not None or _serves(s), _START_WITHIN_S)
+        server = S3Server(process, address, secret)
+        wait_until(
+            lambda s=server: s.process.poll() is not None or _serves(s, within), _START_WITHIN_S
+        )
         if process.poll() is None:
             return server
     raise AssertionError(f"the S3 server ended at once {_TRIES} times: {log.read_text()[-2000:]}")
@@ -155,7 +161,10 @@ def _free_port() -> int:
         return port
 
 
-def _serves(server: S3Server) -> bool:
+def _serves(server: S3Server, within: tuple[str, ...]) -> bool:
+    if within:
+        asked = [*within, sys.executable, "-c", _ASK, f"{server.url}/health"]
+        return subprocess.run(asked, check=False, capture_output=True).returncode == 0
     try:
         with urllib.request.urlopen(f"{server.url}/health", timeout=1) as answer:
             return bool(answer.status == 200)
