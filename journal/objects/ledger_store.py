@@ -268,6 +268,8 @@ class ObjectLedgerStore:
         assert tail is not None
         end = max(tail.first, mine.log.committed)
         closed = replace(mine.record, status=Status.CLOSED, tail=tail._replace(end=end))
+        # From here on: what is stored at the end or behind it must not be acknowledged.
+        mine.end_it()
         await self.replace_record(mine, closed)
 
     async def claim_number(self, owner: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -22,6 +23,7 @@ from velaray.journal.objects.bodies import Kind, encode_body
 from velaray.journal.objects.host_log import log_object
 from velaray.journal.objects.journal_record import Status, decode_journal_record, record_object
 from velaray.journal.objects.ledger_store import ObjectLedgerStore
+from velaray.journal.objects.memory_objects import Call, Request
 from velaray.journal.objects.object_store import StoredObject
 from velaray.journal.replay import verify
 
@@ -226,3 +228,27 @@ async def test_the_log_of_a_dead_process_is_deleted_when_nothing_needs_it(object
     (seal,) = logs(objects)[lost.log.incarnation]
     assert objects.bucket.objects[log_object(lost.log.incarnation, seal)].data[8] == Kind.SEAL
     assert events_of(await open_journal(objects.store(), OTHER)) == [b"b"]
+
+
+@on_loop
+async def test_a_commit_during_a_close_is_kept_or_not_acknowledged(objects):
+    """The commit is stored before the answer to the write of the record comes."""
+    closing = asyncio.Event()
+
+    async def answer_records_late(call: Call) -> None:
+        await asyncio.sleep(0)
+        if closing.is_set() and call.done and call.request is Request.REPLACE:
+            await asyncio.sleep(0.2)
+
+    journal = await started(objects.store(answer_records_late))
+    await write(journal, b"a")
+    journal.stage(b"b")
+    commit = asyncio.create_task(journal.commit())
+    await asyncio.sleep(0)  # the commit is staged, but not sent
+    closing.set()
+    await journal.close()
+    acknowledged = [b"a"]
+    with suppress(Fenced):
+        await commit
+        acknowledged.append(b"b")
+    assert events_of(await open_journal(objects.store()))[: len(acknowledged)] == acknowledged
