@@ -134,6 +134,17 @@ async def test_a_look_finds_a_seal_and_calls_at_once_share_it():
 
 
 @on_loop
+async def test_looks_are_limited_to_one_for_each_interval():
+    bench = Bench(interval_s=0.05)
+    await bench.log.wait(bench.stage(b"one"))
+    loop = asyncio.get_running_loop()
+    began, gets = loop.time(), bench.objects.counters.gets
+    while loop.time() < began + 0.5:
+        assert await bench.log.is_alive()
+    assert bench.objects.counters.gets - gets <= (loop.time() - began) / 0.05 + 1
+
+
+@on_loop
 async def test_a_log_whose_object_has_an_unknown_outcome_is_dead():
     bench = Bench(patience_s=0.0)
 
