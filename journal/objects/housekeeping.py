@@ -76,6 +76,8 @@ class Housekeeper:
         self._settings = settings
         self._left: list[Activation] = []
         self._floors: dict[str, tuple[int, str]] = {}
+        self._deleted: dict[str, int] = {}
+        """The number below which the objects of a log are deleted."""
         self._merged: dict[str, list[str]] = {}
         self._task: asyncio.Task[None] | None = None
         self._room = asyncio.Event()
@@ -212,29 +214,35 @@ class Housekeeper:
             for a in self._kept()
             if a.log is log and a.kept.first_number is not None
         ]
-        floor, former = min([log.committed, *needed]), self._floor(log)
-        if floor <= former:
-            return
+        floor = min([log.committed, *needed])
+        if floor > self._floor(log):
+            await self._write_floor(log, floor)
+        await self._delete_below_the_floor(log)
+
+    async def _write_floor(self, log: HostLog, floor: int) -> None:
         objects, name = self._owners.objects, floor_object(log.incarnation)
-        tag = self._floors.get(log.incarnation, (0, ""))[1]
-        payload = encode_record(floor)
+        tag, payload = self._floors.get(log.incarnation, (0, ""))[1], encode_record(floor)
         try:
             if tag:
                 tag = await objects.replace(name, Kind.FLOOR, payload, tag)
             else:
                 tag = await objects.create(name, Kind.FLOOR, payload)
+            self._floors[log.incarnation] = (floor, tag)
         except (Taken, Replaced):
-            # The log was sealed, and another process raised its floor.
+            # A former write had its effect after all, or the log was sealed and another process
+            # raised its floor.
             self._floors[log.incarnation] = read_floor(
                 objects.location(name), await objects.get(name)
             )
-            return
-        self._floors[log.incarnation] = (floor, tag)
-        numbers = range(former, floor)
-        for at in range(0, len(numbers), DELETED_AT_ONCE):
-            await objects.delete(
-                [log_object(log.incarnation, n) for n in numbers[at : at + DELETED_AT_ONCE]]
-            )
+
+    async def _delete_below_the_floor(self, log: HostLog) -> None:
+        floor = self._floor(log)
+        first = self._deleted.get(log.incarnation, 0)
+        while first < floor:
+            end = min(first + DELETED_AT_ONCE, floor)
+            names = [log_object(log.incarnation, number) for number in range(first, end)]
+            await self._owners.objects.delete(names)
+            first = self._deleted[log.incarnation] = end
 
 
 def _below_new_ledgers(mine: Activation) -> int:

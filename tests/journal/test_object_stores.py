@@ -23,8 +23,8 @@ from velaray.journal.objects.bodies import Kind, encode_body
 from velaray.journal.objects.host_log import log_object
 from velaray.journal.objects.journal_record import Status, decode_journal_record, record_object
 from velaray.journal.objects.ledger_store import ObjectLedgerStore
-from velaray.journal.objects.memory_objects import Call, Request
-from velaray.journal.objects.object_store import StoredObject
+from velaray.journal.objects.memory_objects import Call, MemoryObjects, Request
+from velaray.journal.objects.object_store import StoredObject, StoreUnavailable
 from velaray.journal.replay import verify
 
 OTHER = "subscription/public/default/orders/0/1/billing/1"
@@ -252,3 +252,28 @@ async def test_a_commit_during_a_close_is_kept_or_not_acknowledged(objects):
         await commit
         acknowledged.append(b"b")
     assert events_of(await open_journal(objects.store()))[: len(acknowledged)] == acknowledged
+
+
+@on_loop
+async def test_what_is_below_the_floor_is_deleted_after_an_unknown_outcome(objects):
+    troubles = ["floor", "delete"]
+
+    async def lose(call: Call) -> None:
+        await asyncio.sleep(0)
+        is_floor = call.done and call.name.endswith("floor") and call.request is Request.CREATE
+        if (is_floor and "floor" in troubles) or (
+            call.request is Request.DELETE and not call.done and troubles == ["delete"]
+        ):
+            troubles.remove("floor" if is_floor else "delete")
+            raise StoreUnavailable(call.name, "timeout")
+
+    store = objects.on(MemoryObjects(objects.bucket, lose), patience_s=0.0)
+    journal = await started(store)
+    await write(journal, b"a")
+    await store.housekeeper.unpack(store.activations[KEY])
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            await store.housekeeper.raise_floor(store.log)
+    await store.housekeeper.raise_floor(store.log)
+    assert logs(objects) == {} and not troubles
+    assert await blobs(journal) == [b"aaa"]

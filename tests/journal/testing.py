@@ -15,6 +15,7 @@ from velaray.events.ids import EARLIEST
 from velaray.journal.files import FileStore
 from velaray.journal.journal import Journal, JournalSettings
 from velaray.journal.memory import Hook, MemoryDisk, MemoryStore, Step, _File
+from velaray.journal.objects.conditional import PATIENCE_S
 from velaray.journal.objects.host_log import HostLogSettings
 from velaray.journal.objects.ledger_store import ObjectLedgerStore
 from velaray.journal.objects.memory_objects import Call, CallHook, MemoryBucket, MemoryObjects
@@ -136,7 +137,7 @@ class ObjectBackend:
     def store(self, hook: CallHook | None = give_way_to_requests) -> ObjectLedgerStore:
         return self.on(MemoryObjects(self.bucket, hook))
 
-    def on(self, objects: ObjectStore) -> ObjectLedgerStore:
+    def on(self, objects: ObjectStore, patience_s: float = PATIENCE_S) -> ObjectLedgerStore:
         return ObjectLedgerStore(
             objects,
             settings=HostLogSettings(commit_interval_s=0),
@@ -144,6 +145,7 @@ class ObjectBackend:
             source=self.random,
             number_block=1,
             before_seal=seal_at_once,
+            patience_s=patience_s,
         )
 
     def close(self) -> None:
