@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from google.protobuf.message import Message
 
@@ -39,6 +39,9 @@ from velaray.events.events_pb2 import (
 from velaray.events.ids import ActorKey, Position, TransactionId
 from velaray.journal.replay import replay
 from velaray.journal.store import LedgerStore
+
+EARLY_MS: Final = 1000
+"""The time of a delivery may be so much too early: it is that of the first one in its event."""
 
 
 async def history_of(store: LedgerStore, key: ActorKey, position: Position) -> list[Fact]:
@@ -78,11 +81,23 @@ def _in_order(of_log: list[Fact], traced: list[Fact], changes: list[Fact]) -> li
     """
     readable_ms = max(fact.at_ms for fact in of_log)
     traced = [
-        fact._replace(at_ms=max(fact.at_ms, readable_ms)) if fact.what == "delivered" else fact
+        fact._replace(at_ms=max(_after_aborts(fact.at_ms, changes), readable_ms))
+        if fact.what == "delivered"
+        else fact
         for fact in traced
     ]
     rest = [*of_log[1:], *traced, *changes]
     return [of_log[0], *sorted(rest, key=lambda fact: fact.at_ms)]
+
+
+def _after_aborts(at_ms: int, changes: list[Fact]) -> int:
+    """The time of a delivery, which is after an abort rather than just before it: an entry that is
+    acknowledged in an open transaction isn't delivered."""
+    pending = [fact.at_ms for fact in changes if fact.what == "pending" and fact.at_ms < at_ms]
+    for fact in changes:
+        if pending and fact.what == "ack-aborted" and fact.at_ms - EARLY_MS <= at_ms <= fact.at_ms:
+            return fact.at_ms + 1
+    return at_ms
 
 
 def _ack_state(cursor: Cursor, offset: int) -> bool | int | None:

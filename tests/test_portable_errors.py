@@ -19,6 +19,8 @@ from velaray.events.events_pb2 import LedgerOpened
 from velaray.events.segments import StoredSegment
 from velaray.journal import errors
 from velaray.journal.errors import JournalError, StorageFull
+from velaray.journal.objects.object_store import StoredObject
+from velaray.journal.objects.probe import Check
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.errors import CorruptEntryError, ServerError
 
@@ -73,6 +75,12 @@ def _example(kind: type[BaseException]) -> BaseException:
                 value = StorageFull("/data/1.ledger", "No space left on device")
             case "error":
                 value = ValueError("text of its own")
+            case "found":
+                value = StoredObject(b"content", "tag")
+            case "check":
+                value = Check.READ
+            case "delay_s":
+                value = 0.5
             case "problems":
                 value = ["one", "two"]
             case "stored":

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from velaray.events.backoff import Backoff, RandomSource
+from velaray.events.portable import PortableError
 from velaray.journal.objects.bodies import WRITE_ID_SIZE, Kind, decode_body, encode_body
 from velaray.journal.objects.object_store import (
     ObjectChanged,
@@ -29,7 +30,7 @@ T = TypeVar("T")
 _ANY: Final = tuple(Kind)
 
 
-class Taken(Exception):
+class Taken(PortableError):
     """The name of a new object is taken by another writer's object ``found`` (None: it existed, but
     was deleted before it could be read)."""
 
@@ -38,7 +39,7 @@ class Taken(Exception):
         self.found = found
 
 
-class Replaced(Exception):
+class Replaced(PortableError):
     """Another writer replaced or deleted the object."""
 
 

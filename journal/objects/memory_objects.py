@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from velaray.events.portable import PortableError
 from velaray.journal.errors import NotStored
 from velaray.journal.objects.object_store import (
     ObjectChanged,
@@ -41,7 +42,7 @@ CallHook = Callable[[Call], Awaitable[None]]
 effect prevents it, and after the effect loses the answer."""
 
 
-class Late(Exception):
+class Late(PortableError):
     """Raised by a hook before the effect of a write: the caller gets `StoreUnavailable` at once,
     and the request has its effect, if it still can, after ``delay_s``."""
 

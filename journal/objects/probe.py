@@ -178,14 +178,14 @@ class _Probe:
             write_id, body = self._write()
             attempts = 0
 
-            async def attempt() -> str:
+            async def write_once() -> str:
                 nonlocal attempts
                 attempts += 1
                 return await write(body)
 
             await start.wait()
             try:
-                race.won[write_id] = await self._sure.repeated(attempt)
+                race.won[write_id] = await self._sure.repeated(write_once)
             except (ObjectExists, ObjectChanged):
                 (race.refused if attempts == 1 else race.unsure).add(write_id)
 

@@ -73,12 +73,12 @@ class WriteFaults:
         for gate in self._gates:
             gate.open()
 
-    async def _create_ledger(self, journal: str, ledger_id: int, header: bytes) -> Any:
+    async def _create_ledger(self, journal: str, ledger_id: int, header: bytes, epoch: int) -> Any:
         gate = self._recoveries.pop(journal, None)
         if gate is not None:
             await gate.wait()
             gate.end(journal)
-        return _Writer(await self._create(journal, ledger_id, header), journal, self)
+        return _Writer(await self._create(journal, ledger_id, header, epoch), journal, self)
 
     async def append(
         self, writer: LedgerWriter, journal: str, buffers: Sequence[Buffer], kwargs: Any

@@ -23,7 +23,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 def test_a_partition_without_space_to_start_recovers_later(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    async def full(journal: str, ledger_id: int, header: bytes) -> Any:
+    async def full(journal: str, ledger_id: int, header: bytes, epoch: int) -> Any:
         raise StorageFull(str(tmp_path / f"{ledger_id}.ledger"), "No space left on device")
 
     with velaray.Client(cluster.service_url, operation_timeout_seconds=2) as client:
