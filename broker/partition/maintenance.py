@@ -4,8 +4,8 @@ One round asks the durable subscriptions what they have acknowledged; expires me
 old (time to live) or exceed the backlog quota (eviction); blocks or admits producers (quota);
 deletes subscriptions that are unused for long; and trims ledgers that aren't needed
 (`velaray.actors.partition.trimming`). Every step is a journaled decision of a machine; after a
-failure the next round completes the work. Before each round, older entries that nobody reads any
-more are dropped from memory.
+failure the next round completes the work. Each round first drops older entries without recent
+reads from memory.
 
 A cursor that moves back may need ledgers that its subscription had passed when it was asked. So
 every move is announced (`Maintenance.moving`). Ledgers are trimmed only if no cursor has moved

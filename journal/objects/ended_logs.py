@@ -17,8 +17,6 @@ from velaray.journal.objects.host_log import floor_object, log_object
 from velaray.journal.objects.journal_record import JournalRecord, Status
 from velaray.journal.objects.reading import read_record
 
-DELETED_AT_ONCE = 500
-
 
 @dataclass(frozen=True, slots=True)
 class _Content:
@@ -62,7 +60,7 @@ class EndedLogs:
                     await self._objects.create(name, Kind.FLOOR, payload)
             except (Taken, Replaced):
                 return False  # another process does the same
-            await self._delete(incarnation, floor, needed)
+            await self._objects.delete([log_object(incarnation, n) for n in range(floor, needed)])
         return needed == content.seal
 
     async def _content(self, incarnation: str, floor: int) -> _Content | None:
@@ -91,11 +89,6 @@ class EndedLogs:
                 return None  # a late write of its owner may still make this log its tail
             needed = min([needed, *_needed_by(record, incarnation, journal, content)])
         return needed
-
-    async def _delete(self, incarnation: str, first: int, end: int) -> None:
-        for at in range(first, end, DELETED_AT_ONCE):
-            numbers = range(at, min(at + DELETED_AT_ONCE, end))
-            await self._objects.delete([log_object(incarnation, number) for number in numbers])
 
 
 def _needed_by(

@@ -35,7 +35,6 @@ from velaray.journal.objects.reading import read_record
 SMALL_PART: Final = 4 << 20
 """A ledger's last part of fewer bytes is written again together with the bytes behind it, so that
 a slow journal doesn't get a part a minute."""
-DELETED_AT_ONCE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +78,7 @@ class Housekeeper:
         self._deleted: dict[str, int] = {}
         """The number below which the objects of a log are deleted."""
         self._merged: dict[str, list[str]] = {}
+        self._newest = -1
         self._task: asyncio.Task[None] | None = None
         self._room = asyncio.Event()
         self._room.set()
@@ -88,12 +88,14 @@ class Housekeeper:
         if activation.kept.chunks:
             self._left.append(activation)
 
-    def wake(self) -> None:
-        """Look after the log while it has chunks."""
+    def wake(self, number: int) -> None:
+        """Look after the log while it has chunks; the newest one is in the object ``number``."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
-        if self._is_over(2):
-            self._room.clear()
+        if number != self._newest:  # once for each object, not for each append
+            self._newest = number
+            if self._is_over(2):
+                self._room.clear()
 
     async def room(self) -> None:
         """Wait while too much of the log isn't unpacked."""
@@ -129,7 +131,7 @@ class Housekeeper:
     async def tidy(self) -> None:
         """Unpack what is due, and delete what isn't needed any more. Raises what the store
         raises."""
-        over = self._is_over(1)
+        over, logs = self._is_over(1), {a.log.incarnation: a.log for a in self._kept()}
         now_s = asyncio.get_running_loop().time()
         for activation in list(self._owners.activations.values()):
             age_s = now_s - activation.kept.since_s
@@ -138,7 +140,7 @@ class Housekeeper:
                     await self.unpack(activation)
         await self._look_at_those_that_left()
         await self._ended.tidy()
-        for log in {a.log.incarnation: a.log for a in self._kept()}.values():
+        for log in logs.values():
             await self.raise_floor(log)
 
     # ---------------------------------------------------------------- unpacking
@@ -237,12 +239,9 @@ class Housekeeper:
 
     async def _delete_below_the_floor(self, log: HostLog) -> None:
         floor = self._floor(log)
-        first = self._deleted.get(log.incarnation, 0)
-        while first < floor:
-            end = min(first + DELETED_AT_ONCE, floor)
-            names = [log_object(log.incarnation, number) for number in range(first, end)]
-            await self._owners.objects.delete(names)
-            first = self._deleted[log.incarnation] = end
+        numbers = range(self._deleted.get(log.incarnation, 0), floor)
+        await self._owners.objects.delete([log_object(log.incarnation, n) for n in numbers])
+        self._deleted[log.incarnation] = floor
 
 
 def _below_new_ledgers(mine: Activation) -> int:

@@ -207,6 +207,9 @@ class ObjectLedgerStore:
             tail = Tail(mine.log.incarnation, mine.first_number, mine.epoch)
             record = replace(record, status=Status.OPEN, tail=tail)
         await self.replace_record(mine, record)
+        if record.status is Status.OPEN:
+            # The copies in the own log are what is read from now on.
+            mine.adopted, mine.adoption = Runs(), None
 
     async def _settled(self, mine: Activation, expected: int) -> None:
         try:

@@ -64,7 +64,7 @@ class LogWriter:
         try:
             number = owner.stage(chunks)
             self._end += len(data)
-            self._store.housekeeper.wake()
+            self._store.housekeeper.wake(number)
             await owner.log.wait(number)
         except LogSealed:
             return self._cut(confirm)

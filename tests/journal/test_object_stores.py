@@ -277,3 +277,14 @@ async def test_what_is_below_the_floor_is_deleted_after_an_unknown_outcome(objec
     await store.housekeeper.raise_floor(store.log)
     assert logs(objects) == {} and not troubles
     assert await blobs(journal) == [b"aaa"]
+
+
+@on_loop
+async def test_the_log_is_empty_after_everything_was_unpacked(objects):
+    store = objects.store()
+    journal = await started(store)
+    await write(journal, b"a")
+    store.activations[KEY].kept.since_s = -1e9
+    await store.housekeeper.tidy()
+    assert logs(objects) == {}
+    assert await blobs(journal) == [b"aaa"]
