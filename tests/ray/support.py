@@ -107,8 +107,12 @@ def kill(cluster: Cluster, kind: str, topic: str) -> dict[str, Any]:
 
 
 def quiet_client(service_url: str) -> pulsar.Client:
-    """The official client without its chatter."""
-    return pulsar.Client(service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    """The official client without its chatter, and with time for processes that start slowly."""
+    return pulsar.Client(
+        service_url,
+        operation_timeout_seconds=120,
+        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+    )
 
 
 class Publisher(threading.Thread):

@@ -35,6 +35,6 @@ def _run(seed: int, plan: GeoPlan, faults: list[GeoFault]) -> Outcome:
         except BROKEN as error:
             problems.append(f"{type(error).__name__}: {error}")
         problems += world.problems()
-        left = loop.turns_left
+        turns = loop.turns
         loop.finish()
-    return Outcome(seed, list(faults), problems, history, MAX_TURNS - left, geo=True)
+    return Outcome(seed, list(faults), problems, history, turns, geo=True)

@@ -57,6 +57,6 @@ def _run(seed: int, faults: list[Fault]) -> Outcome:
         except BROKEN as error:
             problems.append(f"{type(error).__name__}: {error}")
         problems += world.problems()
-        left = loop.turns_left
+        turns = loop.turns
         loop.finish()
-    return Outcome(seed, list(faults), problems, history, MAX_TURNS - left, hosts=True)
+    return Outcome(seed, list(faults), problems, history, turns, hosts=True)

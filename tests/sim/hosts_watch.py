@@ -42,7 +42,7 @@ class Watch:
 
     def turn(self) -> int:
         """The number of the loop's present turn."""
-        return -self._loop.turns_left
+        return self._loop.turns
 
     def report(self, node: Any, rule: str, what: str) -> None:
         """Note a problem, once for an activation and rule."""

@@ -188,7 +188,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._now = 0.0
         self._clock_resolution = 1e-9
         self._selector = _Clock(self)
-        self.turns_left = max_turns
+        self.turns, self.max_turns = 0, max_turns
         self.unwinding = False
         self.network: Any = None
         self.tasks: dict[SimTask, None] = {}
@@ -200,8 +200,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def advance(self, timeout: float | None) -> None:
         """Move the clock to the next timer."""
-        self.turns_left -= 1
-        if self.turns_left < 0:
+        self.turns += 1
+        if self.turns > self.max_turns:
             raise OutOfSteps(f"still busy at {self._now:.3f} s")
         if timeout is None:
             raise Deadlock(f"nothing is left to happen at {self._now:.3f} s")
@@ -276,7 +276,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """Unwind every task that is left, those of dead processes too, and close."""
         self.set_exception_handler(lambda loop, context: None)
         self.unwinding = True
-        self.turns_left = 10_000
+        self.max_turns = self.turns + 10_000
         pending = [task for task in self.tasks if not task.done()]
         for task in pending:
             task.cancel()

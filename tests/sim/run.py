@@ -134,9 +134,9 @@ def run_world(kind: type[World], seed: int, faults: list[Fault], relaxed: bool =
         except BROKEN as error:
             problems.append(f"{type(error).__name__}: {error}")
         problems += world.problems()
-        left = loop.turns_left
+        turns = loop.turns
         loop.finish()
-    return Outcome(seed, faults, problems, history, MAX_TURNS - left, relaxed)
+    return Outcome(seed, faults, problems, history, turns, relaxed)
 
 
 @contextmanager
