@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from velaray.actors.catalog.policy_types import (
     Boolean,
     ByName,
-    Names,
+    ListOf,
     Nothing,
     NothingIn,
     OneOf,
@@ -359,7 +359,7 @@ _ROWS = (
     ),
     Policy(
         "replication",
-        Names(),
+        ListOf(Text()),
         _NARROW,
         None,
         "The clusters that have the topic, with this one.",
@@ -383,7 +383,7 @@ _ROWS = (
     ),
     Policy(
         "pullFrom",
-        Names(may_be_empty=True),
+        ListOf(Text(), may_be_empty=True),
         _NARROW,
         [],
         "Clusters from which messages are pulled.",

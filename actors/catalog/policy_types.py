@@ -98,22 +98,22 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
-    """A list of names."""
+class ListOf:
+    """A list of values of one type."""
 
+    each: PolicyType
     may_be_empty: bool = False
 
-    def parse(self, value: Any) -> list[str]:
+    def parse(self, value: Any) -> list[Any]:
         """As `PolicyType.parse`."""
-        names = isinstance(value, list) and all(isinstance(name, str) for name in value)
-        if not (names and (value or self.may_be_empty)):
+        if not (isinstance(value, list) and (value or self.may_be_empty)):
             empty = "which may be empty" if self.may_be_empty else "not empty"
-            raise ValueError(f"must be a list of names, {empty}")
-        return list(value)
+            raise ValueError(f"must be a list, {empty}")
+        return [_read_field(f"[{at}]", self.each, found) for at, found in enumerate(value)]
 
     def schema(self) -> dict[str, Any]:
         """As `PolicyType.schema`."""
-        found: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
+        found = {"type": "array", "items": self.each.schema()}
         return found if self.may_be_empty else {**found, "minItems": 1}
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from velaray.actors.catalog.policies import InvalidPolicyError, Level, canonical
+from velaray.actors.catalog.policies import POLICIES, InvalidPolicyError, Level, canonical
 from velaray.actors.catalog.policy_types import says_nothing
 
 QUOTA = "backlogQuota"
@@ -26,8 +27,8 @@ NAMESPACE_PATHS = {
     "bookieAffinity": "persistence/bookieAffinity",
 }
 
-# The fields of Pulsar's namespace document.
-_FIELDS = {
+# The fields of Pulsar's namespace document that aren't the policy's name in snake case.
+_OTHER_FIELDS = {
     "retention": "retention_policies",
     "messageTTL": "message_ttl_in_seconds",
     QUOTA: "backlog_quota_map",
@@ -35,24 +36,8 @@ _FIELDS = {
     "deduplication": "deduplicationEnabled",
     "autoTopicCreation": "autoTopicCreationOverride",
     "autoSubscriptionCreation": "autoSubscriptionCreationOverride",
-    "schemaCompatibilityStrategy": "schema_compatibility_strategy",
-    "schemaValidationEnforced": "schema_validation_enforced",
-    "isAllowAutoUpdateSchema": "is_allow_auto_update_schema",
-    "schemaJsonAllowLegacyJacksonFormat": "schema_json_allow_legacy_jackson_format",
-    "schemaProtobufNativeFieldCheck": "schema_protobuf_native_field_check",
     "delayedDelivery": "delayed_delivery_policies",
-    "maxTopicsPerNamespace": "max_topics_per_namespace",
-    "maxProducersPerTopic": "max_producers_per_topic",
-    "maxConsumersPerTopic": "max_consumers_per_topic",
-    "maxConsumersPerSubscription": "max_consumers_per_subscription",
-    "maxSubscriptionsPerTopic": "max_subscriptions_per_topic",
-    "maxUnackedMessagesPerConsumer": "max_unacked_messages_per_consumer",
-    "maxUnackedMessagesPerSubscription": "max_unacked_messages_per_subscription",
-    "compactionThreshold": "compaction_threshold",
     "replication": "replication_clusters",
-    "pullFrom": "pull_from",
-    "isolation": "isolation",
-    "properties": "properties",
 }
 # Fields that hold one value for each cluster.
 _CLUSTER_FIELDS = {
@@ -67,10 +52,15 @@ _WITHOUT_MEANING = {"bundles"}
 _MAY_DELETE = "clusterThatCanDeleteNamespace"
 
 
+def _field(name: str) -> str:
+    """The field of a policy in Pulsar's namespace document."""
+    return _OTHER_FIELDS.get(name) or re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", name)
+
+
 def as_namespace_document(own: Mapping[str, Any], cluster: str) -> dict[str, Any]:
     """A namespace's own policies as Pulsar's namespace document, without policies that aren't
     set."""
-    document = {_FIELDS[name]: value for name, value in own.items() if name in _FIELDS}
+    document = {_field(name): value for name, value in own.items() if name not in _CLUSTER_FIELDS}
     for name, field in _CLUSTER_FIELDS.items():
         if name in own:
             document[field] = {cluster: own[name]}
@@ -83,7 +73,11 @@ def from_namespace_document(body: Mapping[str, Any], cluster: str) -> dict[str, 
     Fields with the value for "not set" are ignored. Raises `InvalidPolicyError` for values that
     aren't accepted and for fields that would have no effect here.
     """
-    by_field = {field: name for name, field in _FIELDS.items()}
+    by_field = {
+        _field(name): name
+        for name, policy in POLICIES.items()
+        if Level.NAMESPACE in policy.levels and name not in _CLUSTER_FIELDS
+    }
     rates = {field: name for name, field in _CLUSTER_FIELDS.items()}
     own_value = {_MAY_DELETE: cluster}
     policies = {}

@@ -455,7 +455,7 @@ def test_policies_are_deleted_with_their_owner() -> None:
         ),
         (DEFAULT, "autoTopicCreation", b'{"allowAutoTopicCreation":1}', "true or false"),
         (DEFAULT, "replication", b"[]", "not empty"),
-        (DEFAULT, "replication", b"[1]", "list of names"),
+        (DEFAULT, "replication", b"[1]", "[0] must be a text"),
     ],
 )
 def test_a_policy_that_would_not_work_is_refused(scope, name, value, text) -> None:

@@ -22,7 +22,7 @@ def test_only_registered_clusters_are_replicated_from() -> None:
         .when(SetPolicy(DEFAULT, PULL_FROM, b'["here"]'))
         .then_refused(Reason.NOT_ALLOWED, "here is this cluster")
         .when(SetPolicy(DEFAULT, PULL_FROM, b'"there"'))
-        .then_refused(Reason.INVALID, "list of names")
+        .then_refused(Reason.INVALID, "must be a list")
         .when(SetPolicy(DEFAULT, PULL_FROM, b"[]"))
         .then(events=[policy_set(DEFAULT, PULL_FROM, b"[]")], reply=Done(True))
     )
