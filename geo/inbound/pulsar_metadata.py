@@ -173,7 +173,7 @@ async def _read_policies(
             if error.status in (_NOT_ALLOWED, _NOT_IMPLEMENTED):
                 return {}  # topics have no policies of their own there
             raise
-        if value is None or value == {}:
+        if value in (None, {}, []):
             continue
         try:
             policies[name] = json.loads(canonical(name, Level.TOPIC, json.dumps(value).encode()))
