@@ -71,6 +71,7 @@ EFFECTS = {
         _APPLY,
         "test_producers_beyond_the_limit_are_refused_until_it_is_raised",
     ),
+    "subscriptionTypesEnabled": (_APPLY, "test_only_enabled_types_of_subscription_connect"),
     "maxConsumersPerTopic": (_APPLY, _CONSUMERS),
     "maxConsumersPerSubscription": (_APPLY, _CONSUMERS),
     "maxSubscriptionsPerTopic": (_APPLY, "test_subscriptions_beyond_the_limit_are_refused"),

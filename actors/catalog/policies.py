@@ -33,6 +33,8 @@ ISOLATION = "isolation"
 """The policy that gives a topic a process of its own."""
 SUBSCRIPTION_RATES = "dispatchRateOfSubscriptions"
 """The policy that has the dispatch rates of single subscriptions, by name."""
+SUBSCRIPTION_TYPES = "subscriptionTypesEnabled"
+"""The policy that has the types of subscription that may be used, with the protocol's names."""
 NO_ISOLATION, DEDICATED = "none", "dedicated"
 
 
@@ -261,6 +263,15 @@ _ROWS = (
         "broker.partition.publishing:Publishing",
     ),
     Policy(
+        SUBSCRIPTION_TYPES,
+        ListOf(OneOf(("Exclusive", "Shared", "Failover", "Key_Shared")), may_be_empty=True),
+        _NARROW,
+        [],
+        "The types of subscription with which consumers and readers connect; none: all types.",
+        "broker.partition.session.consumers:check_type",
+        in_every_answer=False,
+    ),
+    Policy(
         "maxConsumersPerTopic",
         Whole(),
         _ALL,
@@ -388,14 +399,6 @@ _ROWS = (
         [],
         "Clusters from which messages are pulled.",
         "actors.catalog.inbound_replication:PULL_FROM",
-    ),
-    _not_applied(
-        "subscriptionTypesEnabled",
-        Nothing(every=("Exclusive", "Shared", "Failover", "Key_Shared")),
-        _NARROW,
-        [],
-        "The types of subscription that consumers may use.",
-        "every type of subscription is enabled",
     ),
     _not_applied(
         "deduplicationSnapshotInterval",

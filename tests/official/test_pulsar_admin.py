@@ -54,10 +54,9 @@ WORKING: tuple[tuple[str, str], ...] = (
     (f"namespaces get-retention {_NS}", "10"),
     (f"namespaces set-replicator-dispatch-rate {_NS} --msg-dispatch-rate 10", ""),
     (f"namespaces get-replicator-dispatch-rate {_NS}", "10"),
-    (
-        f"namespaces set-subscription-types-enabled {_NS} -t Exclusive,Shared,Failover,Key_Shared",
-        "",
-    ),
+    (f"namespaces set-subscription-types-enabled {_NS} -t Shared,Key_Shared", ""),
+    (f"namespaces get-subscription-types-enabled {_NS}", "Key_Shared"),
+    (f"namespaces remove-subscription-types-enabled {_NS}", ""),
     (f"namespaces get-inactive-topic-policies {_NS}", ""),
     (f"namespaces set-encryption-required {_NS} --disable", ""),
     (f"namespaces set-schema-autoupdate-strategy {_NS} -c Backward", ""),
@@ -101,7 +100,7 @@ REFUSED: tuple[tuple[str, str], ...] = (
     ("non-persistent lookup non-persistent://public/default/t", "non-persistent topics"),
     (f"topics create-shadow-topic public/default/shadow -s {_T}", "PULSAR.SHADOW_SOURCE"),
     (f"topics set-persistence {_T}", "policy persistence"),
-    (f"namespaces set-subscription-types-enabled {_NS} -t Shared", "subscriptionTypesEnabled"),
+    (f"namespaces set-encryption-required {_NS} --enable", "encryptionRequired"),
     (f"topicPolicies set-message-ttl {_T} -t 5 -g", "isGlobal"),
     (f"topics set-replicator-dispatch-rate {_T} -md 10 -rp", "relativeToPublishRate"),
 )

@@ -56,12 +56,12 @@ _POLICIES: tuple[tuple[str, str, str], ...] = (
     ("auto-topic-creation", "-e -t non-partitioned", ""),
     ("auto-subscription-creation", "-e", "-e"),
     ("schema-compatibility-strategy", "", "-s FULL"),
+    ("subscription-types-enabled", "-t Shared", "-t Shared"),
 )
 # Policies that velaray doesn't apply: they can be read and removed.
 _UNAPPLIED = (
     *("subscribe-rate", "persistence", "inactive-topic-policies", "offload-policies"),
     *("deduplication-snapshot-interval", "dispatcher-pause-on-ack-state-persistent"),
-    "subscription-types-enabled",
 )
 
 
@@ -321,7 +321,7 @@ _NO_COMMAND = re.compile(
             r"(PUT|POST) .*/(allowedClusters|antiAffinity|bookieAffinity|entryFilters)$",
             r"(PUT|POST) .*/(inactiveTopicPolicies|offload\w+|persistence|subscribeRate)$",
             r"(PUT|POST) .*/(resource[gG]roup|deduplicationSnapshotInterval|shadowTopics)$",
-            r"(PUT|POST) .*/(dispatcherPauseOnAckStatePersistent|subscriptionTypesEnabled)$",
+            r"(PUT|POST) .*/dispatcherPauseOnAckStatePersistent$",
             r"persistent/.*/(isAllowAutoUpdateSchema|resourceGroup)$|/clusters/{cluster}/peers$",
         )
     )

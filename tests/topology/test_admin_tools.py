@@ -151,7 +151,6 @@ def test_other_values_are_refused_by_name(http: Http, name: str, given: Any, nam
 @pytest.mark.parametrize(
     ("path", "harmless", "refused"),
     [
-        ("subscriptionTypesEnabled", ["Shared", "Exclusive", "Failover", "Key_Shared"], ["Shared"]),
         ("deduplicationSnapshotInterval", None, 10),
         ("persistence", {}, {"bookkeeperEnsemble": 2}),
         ("subscribeRate", {"subscribeThrottlingRatePerConsumer": -1, "ratePeriodInSecond": 30},

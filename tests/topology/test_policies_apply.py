@@ -48,7 +48,7 @@ def actor(cluster: LocalCluster, topic: str) -> Any:
 
 
 def applied(cluster: LocalCluster, topic: str, name: str) -> Any:
-    return actor(cluster, topic).policies.raw[name]
+    return actor(cluster, topic).policies.raw.get(name)
 
 
 def test_a_running_topic_applies_the_narrowest_level(cluster, admin, client, topic):
@@ -105,6 +105,25 @@ def test_consumers_beyond_the_limit_are_refused(cluster, admin, client, topic, p
         assert set(actor(cluster, topic).subscriptions.channels) == {"s"}
     else:
         client.subscribe(topic, "another")
+
+
+def test_only_enabled_types_of_subscription_connect(cluster, admin, client, topic):
+    connected = client.subscribe(topic, "s")
+    admin.set_policy_of(topic, "subscriptionTypesEnabled", ["Shared", "Key_Shared"])
+    soon(lambda: applied(cluster, topic, "subscriptionTypesEnabled") == ["Shared", "Key_Shared"])
+    refused = "takes no Exclusive subscriptions; it takes Shared, Key_Shared"
+    with pytest.raises(velaray.NotAllowedError, match=refused):
+        client.subscribe(topic, "exclusive")
+    with pytest.raises(velaray.NotAllowedError, match=refused):
+        client.create_reader(topic, velaray.MessageId.earliest)
+    client.create_producer(topic).send(b"x")
+    shared = client.subscribe(topic, "shared", consumer_type=velaray.ConsumerType.Shared)
+    client.create_producer(topic).send(b"y")
+    assert connected.receive(20_000).data() == b"x"
+    assert shared.receive(20_000).data() == b"y"
+    admin.set_policy_of(topic, "subscriptionTypesEnabled", [])
+    soon(lambda: applied(cluster, topic, "subscriptionTypesEnabled") == [])
+    client.subscribe(topic, "exclusive")
 
 
 def test_subscriptions_beyond_the_limit_are_refused(cluster, admin, client, topic):

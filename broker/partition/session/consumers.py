@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from velaray.actors.catalog.policies import SUBSCRIPTION_TYPES
 from velaray.actors.dispatch.consumers import KeySharedMode, KeySharedPolicy
 from velaray.actors.machine import Reason
 from velaray.actors.partition.machine import StartAt
@@ -139,6 +140,8 @@ class ConsumerHandlers:
             refusal = "readCompacted only allowed on failover or exclusive subscriptions"
             raise RemoteError(Reason.NOT_ALLOWED, refusal)
         self._check(partition, command.subscription)
+        if not self.client.info.means_this_cluster:
+            check_type(partition, command)
         schema = schema_of(command)
         active = partition.availability.active_for_schemas
         await partition.schemas.of_consumer(schema, active=active, role=self.client.info.role)
@@ -262,6 +265,15 @@ async def _open_durable(
     if command.replicate_subscription_state:  # the subscription may have existed without it
         await partition.subscriptions.set_replicated(command.subscription, replicated=True)
     return channel
+
+
+def check_type(partition: HostedPartition, command: pb.CommandSubscribe) -> None:
+    """Raise `RemoteError` (NOT_ALLOWED) if the policy leaves out the type of the subscription."""
+    enabled = partition.publishing.policies.raw.get(SUBSCRIPTION_TYPES)
+    name = pb.CommandSubscribe.SubType.Name(command.subType)
+    if enabled and name not in enabled:
+        problem = f"the topic takes no {name} subscriptions; it takes {', '.join(enabled)}"
+        raise RemoteError(Reason.NOT_ALLOWED, problem)
 
 
 def seek_target(partition: HostedPartition, data: MessageIdData, compacted: bool) -> int:
