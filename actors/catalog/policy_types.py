@@ -170,23 +170,17 @@ def says_nothing(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """The values that mean "not set", and the list of ``every`` choice in any order."""
-
-    every: tuple[str, ...] = ()
+    """The values that mean "not set"."""
 
     def parse(self, value: Any) -> Any:
         """As `PolicyType.parse`."""
-        complete = self.every and isinstance(value, list) and set(map(str, value)) == {*self.every}
-        if not (complete or says_nothing(value)):
+        if not says_nothing(value):
             raise ValueError("must be a value without effect")
         return value
 
     def schema(self) -> dict[str, Any]:
         """As `PolicyType.schema`."""
-        if not self.every:
-            return dict(_NOTHING_SCHEMA)
-        whole = {"type": "array", "items": {"enum": list(self.every)}, "minItems": len(self.every)}
-        return {"anyOf": [*_NOTHING_SCHEMA["anyOf"], whole]}
+        return dict(_NOTHING_SCHEMA)
 
 
 @dataclass(frozen=True, slots=True)
