@@ -3,9 +3,11 @@
 import os
 import secrets
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 from benchmarks.contract import Absent
 from tests.support.s3_server import S3Server, running
@@ -18,6 +20,28 @@ os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 # Two cores that other work shares say nothing about how long an example should take.
 settings.register_profile("velaray", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("velaray")
+
+
+SPARK = "tests/spark/"
+"""Its tests share one Spark session, which takes a minute to start and to become fast."""
+
+
+class Scheduler(LoadFileScheduling):
+    """The tests of a file run in one process, and so do all tests of Spark."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return SPARK if nodeid.startswith(SPARK) else str(super()._split_scope(nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """Replace the scheduler of ``--dist loadfile``."""
+    return Scheduler(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests of Spark first: as the longest work of one process they must not begin last."""
+    items.sort(key=lambda item: not item.nodeid.startswith(SPARK))
 
 
 @pytest.fixture(scope="session")

@@ -426,8 +426,8 @@ def test_a_cluster_runs_until_it_is_stopped_and_starts_again(tmp_path: Path) -> 
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.long
 @pytest.mark.ray
-@pytest.mark.slow
 def test_a_replaced_cluster_stops_and_reports_it(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from velaray.cli.app import main; main()", "start"]
     ports = ["--service-port", "0", "--admin-port", "0", "--data", str(tmp_path)]

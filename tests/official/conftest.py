@@ -20,15 +20,17 @@ from tests.support.local_cluster import LocalCluster
 from velaray.broker.client_session import ClientSession
 
 FOLDER = Path(__file__).parent
+ON_RAY = {"test_acks.py", "test_kills.py", "test_messages.py", "test_subscriptions.py"}
 RAY_TESTS = 3
-"""The tests of each file that run on Ray in `make test`. On Ray the same code serves the same
-requests in other processes, so a few tests of each file show what differs. `make test-long` runs
-the others."""
+"""The tests of each file in `ON_RAY` that run on Ray in `make test`.
+
+On Ray the same code serves the same requests in other processes, so a few tests show what differs.
+`make test-long` runs the others."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests on Ray as long, except for the first ones of each file."""
+    """Mark the tests on Ray as long, except for the first ones of some files."""
     kept: Counter[Path] = Counter()
     for item in items:
         parameters = getattr(item, "callspec", None)
@@ -36,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not on_ray or item.path.parent != FOLDER:
             continue
         kept[item.path] += 1
-        if kept[item.path] > RAY_TESTS:
+        if item.path.name not in ON_RAY or kept[item.path] > RAY_TESTS:
             item.add_marker(pytest.mark.long)
 
 

@@ -21,7 +21,7 @@ from tests.official.support import LocalServer
 from tests.official.test_pulsar_admin import FOLDER, REFUSED, WORKING, run
 from tests.support.recorded_http import Contract, recorded
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 _NS = "public/contract"
 _T = f"persistent://{_NS}/plain"

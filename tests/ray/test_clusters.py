@@ -21,6 +21,8 @@ from velaray.discovery import NoClusterError
 from velaray.pipelines import Transform, TransformRun
 from velaray.starting import ClusterError
 
+PLACEMENTS = ("auto", pytest.param("dedicated", marks=pytest.mark.long))
+
 
 def names(cluster: Cluster, kind: str) -> list[str]:
     """The actors of a kind that Ray knows by name, restarting ones included."""
@@ -70,6 +72,7 @@ def test_clients_and_handles_find_the_cluster_of_a_name(nodes: RayNodes, data_di
             velaray.connect("nowhere")
 
 
+@pytest.mark.long
 def test_a_transform_reads_the_backlog_in_the_cluster_of_a_name(
     nodes: RayNodes, data_dir: Path
 ) -> None:
@@ -102,7 +105,7 @@ def test_leftovers_of_a_driver_are_replaced(nodes: RayNodes, data_dir: Path) -> 
         client.close()
 
 
-@pytest.mark.parametrize("placement", ["dedicated", "auto"])
+@pytest.mark.parametrize("placement", PLACEMENTS)
 def test_transactions_survive_a_restart_of_the_cluster(
     nodes: RayNodes, data_dir: Path, placement: str
 ) -> None:
@@ -123,7 +126,7 @@ def test_transactions_survive_a_restart_of_the_cluster(
         assert reader.read_next(timeout_millis=60_000).data() == b"kept"
 
 
-@pytest.mark.parametrize("placement", ["dedicated", "auto"])
+@pytest.mark.parametrize("placement", PLACEMENTS)
 def test_a_hanging_process_does_not_prevent_a_cluster_from_stopping(
     nodes: RayNodes, data_dir: Path, monkeypatch: pytest.MonkeyPatch, placement: str
 ) -> None:
@@ -141,6 +144,7 @@ def test_a_hanging_process_does_not_prevent_a_cluster_from_stopping(
     Cluster.start(data_dir, service_port=0, admin_port=0, name="hangs", placement=placement).stop()
 
 
+@pytest.mark.long
 def test_a_restarted_actor_without_users_stops(nodes: RayNodes, data_dir: Path) -> None:
     with Cluster.start(
         data_dir,

@@ -52,7 +52,7 @@ def test_the_demo_passes() -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        pytest.param(fault, marks=[pytest.mark.long] * ("late" not in fault)) for fault in BROKEN
+        pytest.param(fault, marks=pytest.mark.long) for fault in BROKEN
     ],  # one of them runs in `make test`
 )
 def test_the_demo_fails_for_wrong_results(fault: str, data_dir: Path) -> None:

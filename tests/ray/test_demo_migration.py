@@ -9,7 +9,7 @@ from tests.ray.support import run_demo
 SMALL = ("--only", "exact", "--seconds", "4", "--kills", "1", "--longest-delay", "6")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_demo_passes() -> None:
     finished = run_demo("migration_under_fire.py", *SMALL)

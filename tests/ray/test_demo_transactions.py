@@ -9,7 +9,7 @@ from tests.ray.support import run_demo
 SMALL = ("--flights", "6000", "--seconds", "10", "--kills", "4")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_demo_passes() -> None:
     finished = run_demo("transactions_under_fire.py", *SMALL)

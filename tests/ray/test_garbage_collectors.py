@@ -9,6 +9,8 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from tests.ray.support import RayNodes, actors, wait_until
 from tests.topology.deleting import a_journal, a_topic, listed
 from velaray.broker.garbage_collection.deletion import enqueue_deletion
@@ -76,6 +78,7 @@ def test_enqueued_ledgers_are_deleted_after_any_kill(nodes: RayNodes, data_dir: 
         assert stored(second) <= before
 
 
+@pytest.mark.long
 def test_a_collector_of_an_earlier_start_is_not_reused(nodes: RayNodes, data_dir: Path) -> None:
     """By its name Ray still knows it, and has it leave later, for ever."""
     first = Cluster.start(

@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pulsar
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.ray.support import Publisher, RayNodes, kill, quiet_client, wait_until
@@ -34,6 +35,7 @@ def more_comes(admin: Admin) -> None:
     wait_until(lambda: admin.stats(TOPIC)["numberOfEntries"] > stored, "more comes")
 
 
+@pytest.mark.long
 def test_replicated_messages_arrive_once_after_any_kill(nodes: RayNodes, data_dir: Path) -> None:
     with (
         LocalCluster(data_dir / "old", name="old", cluster_number=1) as old,

@@ -31,6 +31,7 @@ from velaray.cluster import Cluster
 from velaray.events.ids import TopicName
 from velaray.journal.files import FileStore
 
+LONG_SUBSCRIPTION = pytest.param("subscription", marks=pytest.mark.long)
 KINDS = ("partition", "subscription", "catalog", "front-door")
 
 
@@ -109,6 +110,7 @@ def test_producers_with_defaults_lose_nothing_when_killed_before_their_first_rec
     client.close()
 
 
+@pytest.mark.long
 def test_cumulative_acks_survive_kills(cluster: Cluster) -> None:
     client = quiet_client(cluster.service_url)
     consumer = client.subscribe("cumulative", "reader")
@@ -129,7 +131,7 @@ def test_cumulative_acks_survive_kills(cluster: Cluster) -> None:
     client.close()
 
 
-@pytest.mark.parametrize("kind", ["partition", "subscription"])
+@pytest.mark.parametrize("kind", ["partition", LONG_SUBSCRIPTION])
 def test_acks_with_a_receipt_are_never_redelivered(cluster: Cluster, kind: str) -> None:
     topic = f"receipts-{kind}"
     with velaray.Client(cluster.service_url) as client:
@@ -154,7 +156,7 @@ def test_acks_with_a_receipt_are_never_redelivered(cluster: Cluster, kind: str) 
             consumer.receive(timeout_millis=500)
 
 
-@pytest.mark.parametrize("kind", ["partition", "subscription"])
+@pytest.mark.parametrize("kind", ["partition", LONG_SUBSCRIPTION])
 def test_a_seek_survives_kills_of_its_servers(cluster: Cluster, kind: str) -> None:
     topic = f"seek-{kind}"
     client = quiet_client(cluster.service_url)

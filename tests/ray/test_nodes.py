@@ -174,6 +174,7 @@ def _start_apart(data_dir: Path) -> tuple[subprocess.Popen[str], str]:
     return process, json.loads(process.stdout.readline())
 
 
+@pytest.mark.long
 def test_a_cluster_survives_a_kill_of_the_process_that_started_it(data_dir: Path) -> None:
     """Ray and all goes down with its driver; the directory serves the next start."""
     process, url = _start_apart(data_dir)

@@ -120,6 +120,7 @@ def ray_started(folder: Path) -> Iterator[str]:
             started.send_signal(signal.SIGTERM)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_programs_find_the_clusters_of_a_ray_by_their_names(data_dir: Path) -> None:
     clusters = {"east": "dedicated", "west": "shared"}

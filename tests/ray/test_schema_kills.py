@@ -138,7 +138,7 @@ async def all_rounds(cluster: Cluster, data: Path, rounds: int) -> tuple[int, in
 MANY = pytest.param(100, marks=[pytest.mark.long, pytest.mark.timeout(1200)])
 
 
-@pytest.mark.parametrize("rounds", [3, MANY])
+@pytest.mark.parametrize("rounds", [MANY])
 def test_versions_are_dense_unique_and_checked_against_their_predecessors(
     cluster: Cluster, data: Path, rounds: int
 ) -> None:

@@ -122,7 +122,11 @@ def test_topics_are_read_and_written_by_tasks_on_ray(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "victim"),
-    [("worker-0", "jvm_pid"), ("worker-1", "actor_pid"), ("master", "jvm_pid")],
+    [
+        ("worker-0", "jvm_pid"),
+        pytest.param("worker-1", "actor_pid", marks=pytest.mark.long),
+        pytest.param("master", "jvm_pid", marks=pytest.mark.long),
+    ],
 )
 def test_the_same_session_continues_after_a_kill(
     spark_on_ray: SparkOnRay, name: str, victim: str
@@ -142,8 +146,8 @@ def test_the_same_session_continues_after_a_kill(
     assert total(spark) == 499_500
 
 
+@pytest.mark.long
 @needs_spark
-@pytest.mark.slow
 def test_nothing_is_left_when_the_driver_is_killed(
     ray_address: str, spark_on_ray: SparkOnRay, tmp_path: Path
 ) -> None:

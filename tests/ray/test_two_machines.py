@@ -101,6 +101,7 @@ def nodes_of_topics(machine: Machine) -> dict[str, str]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_two_machines_with_one_directory(machines: tuple[Machine, Machine], data_dir: Path) -> None:
     lose_one_of_two(machines, data_dir, "--data", f"{data_dir}/data")

@@ -32,10 +32,10 @@ def test_seeds_draw_valid_values_of_every_policy() -> None:
 @pytest.mark.slow
 def test_fresh_seeds_with_rates_are_sound() -> None:
     first = FRESH + int.from_bytes(digest_of_code()[:3], "big")
-    assert_sound(simulate("--rates", "--first", str(first), "--seeds", "16"))
+    assert_sound(simulate("--rates", "--first", str(first), "--seeds", "6"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_mutants_of_rates_are_found() -> None:
     quick = [name for name, mutant in mutants.MUTANTS.items() if mutant.within <= 20]
     found = simulate("--mutants", *quick)

@@ -22,7 +22,7 @@ def sizes(progress):
     return [each["numInputRows"] for each in progress if each["numInputRows"]]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_sixteen_partitions_are_read_in_limited_batches(
     copy, make_topic, client, topic, contents, counted
 ):

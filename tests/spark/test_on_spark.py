@@ -16,8 +16,7 @@ from tests.ray.support import wait_until
 from tests.support.spark import missing, processes_naming
 
 pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.ray,
+    pytest.mark.long,
     pytest.mark.timeout(900),
     pytest.mark.skipif(bool(missing()), reason=missing() or "Spark can run"),
 ]

@@ -69,6 +69,7 @@ def test_messages_of_open_transactions_are_not_read(source, copy, client, topic,
     assert counted(contents(topic + "-copy")) == Counter([*map(str, range(10)), "behind"])
 
 
+@pytest.mark.long
 def test_four_partitions_are_copied_exactly_once_over_restarts(
     copy, make_topic, client, topic, contents, counted, tmp_path
 ):

@@ -51,6 +51,7 @@ def send(client, topic, values):
             producer.send_many([b"%d" % value for value in some], keys=[f"{at}"] * len(some))
 
 
+@pytest.mark.long
 def test_every_message_counts_once_if_the_driver_dies_at_any_step(
     copy, make_topic, client, topic, contents, counted
 ):

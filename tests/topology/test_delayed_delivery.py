@@ -149,7 +149,7 @@ def publish_delayed(cluster: LocalCluster, topic: str, count: int, due: int) -> 
     return sum(map(len, entries))
 
 
-@pytest.mark.parametrize("count", [2000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [2000, pytest.param(100_000, marks=pytest.mark.long)])
 def test_a_restart_with_many_delayed_messages_reads_no_log(
     cluster: LocalCluster, client: velaray.Client, topic: str, count: int
 ) -> None:
