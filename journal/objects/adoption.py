@@ -149,7 +149,7 @@ class LogReader:
         """The number below which nothing of a log is needed."""
         name = floor_object(incarnation)
         found = await self._objects.get(name)
-        return read_floor(self._objects.location(name), found)[0]
+        return read_floor(name, self._objects.location(name), found)[0]
 
     async def _page_or_seal(self, incarnation: str, number: int) -> LogPage | None:
         """The object of a number; a SEAL is created if there is none. None: it was deleted
@@ -198,7 +198,8 @@ class LogReader:
 
     def _keep(self, incarnation: str, number: int, found: StoredObject) -> LogPage:
         """Decode an object and remember it: what is stored under a number never changes."""
-        page = decode_page(self._objects.location(log_object(incarnation, number)), found)
+        name = log_object(incarnation, number)
+        page = decode_page(name, self._objects.location(name), found)
         if (incarnation, number) not in self._pages:
             self._pages[incarnation, number] = page
             self._cached_bytes += page.size
@@ -212,18 +213,18 @@ class LogReader:
         return CorruptJournal(place, 0, "the object is missing, and it may be needed")
 
 
-def decode_page(place: str, found: StoredObject) -> LogPage:
+def decode_page(name: str, place: str, found: StoredObject) -> LogPage:
     """An object of a log. Raises `CorruptJournal`."""
-    body = decode_body(place, found.data, Kind.FRAMES, Kind.SEAL)
+    body = decode_body(name, place, found.data, Kind.FRAMES, Kind.SEAL)
     if body.kind is Kind.SEAL:
         return LogPage(sealed=True)
     chunks, before = decode_chunks(place, body.payload)
     return LogPage(False, tuple(chunks), before, crc32c(body.payload), len(found.data))
 
 
-def read_floor(place: str, found: StoredObject | None) -> tuple[int, str]:
+def read_floor(name: str, place: str, found: StoredObject | None) -> tuple[int, str]:
     """A log's floor and the tag of its object (0 and "" if there is none)."""
     if found is None:
         return 0, ""
-    (floor,) = decode_record(place, decode_body(place, found.data, Kind.FLOOR).payload)
+    (floor,) = decode_record(place, decode_body(name, place, found.data, Kind.FLOOR).payload)
     return int(floor), found.tag

@@ -1,7 +1,8 @@
 """The bytes of the objects: a header with kind, write id and checksum, then the payload.
 
 Each write has an id of its own, so the writer of an object recognizes it after a lost answer, and
-equal bytes never recur under a name.
+equal bytes never recur under a name. The checksum covers the object's name, so an object that was
+copied to another name is refused.
 """
 
 from __future__ import annotations
@@ -47,19 +48,22 @@ class Body:
     checksum: int
 
 
-def encode_body(kind: Kind, write_id: bytes, payload: bytes) -> bytes:
-    """The stored form of an object."""
-    seed = crc32c(write_id, kind)
-    checksum = crc32c(payload, seed)
+def encode_body(name: str, kind: Kind, write_id: bytes, payload: bytes) -> bytes:
+    """The stored form of an object. ``name`` is its name in the store, without the prefix."""
+    checksum = crc32c(payload, _seed(name, kind, write_id))
     return _HEADER.pack(_MAGIC, FORMAT_VERSION, kind, 0, write_id, checksum) + payload
+
+
+def _seed(name: str, kind: int, write_id: bytes) -> int:
+    return int(crc32c(name.encode(), crc32c(write_id, kind)))
 
 
 HEADER_SIZE: Final = _HEADER.size
 """The bytes of an object before its payload."""
 
 
-def decode_body(place: str, raw: bytes, *kinds: Kind) -> Body:
-    """Read what `encode_body` wrote.
+def decode_body(name: str, place: str, raw: bytes, *kinds: Kind) -> Body:
+    """Read what `encode_body` wrote under ``name``. ``place`` is its address for people.
 
     Raises `CorruptJournal`, also if the object is of no kind in ``kinds``; `UnsupportedFormat`.
     """
@@ -69,8 +73,9 @@ def decode_body(place: str, raw: bytes, *kinds: Kind) -> Body:
     if version != FORMAT_VERSION:
         raise UnsupportedFormat(place, version)
     payload = memoryview(raw)[_HEADER.size :]
-    if crc32c(payload, crc32c(write_id, kind)) != checksum:
-        raise CorruptJournal(place, 0, "the object's checksum is wrong")
+    if crc32c(payload, _seed(name, kind, write_id)) != checksum:
+        problem = "the object's checksum is wrong: it is damaged, or was written under another name"
+        raise CorruptJournal(place, 0, problem)
     if kind not in kinds:
         expected = " or ".join(each.name.lower() for each in kinds)
         raise CorruptJournal(place, 0, f"an object of kind {kind}, expected {expected}")

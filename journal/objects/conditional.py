@@ -73,7 +73,7 @@ class ConditionalObjects:
         """Store a new object; returns its tag. Raises `Taken`, and `StoreUnavailable` if the
         outcome stays unknown."""
         write_id = self.new_write_id()
-        body = encode_body(kind, write_id, payload)
+        body = encode_body(name, kind, write_id, payload)
         try:
             return await self.repeated(lambda: self.objects.create(name, body))
         except ObjectExists:
@@ -86,7 +86,7 @@ class ConditionalObjects:
         """Replace the version ``tag`` of an object; returns the new tag. Raises `Replaced`, and
         `StoreUnavailable` if the outcome stays unknown."""
         write_id = self.new_write_id()
-        body = encode_body(kind, write_id, payload)
+        body = encode_body(name, kind, write_id, payload)
         try:
             return await self.repeated(lambda: self.objects.replace(name, body, tag))
         except ObjectChanged:
@@ -96,7 +96,7 @@ class ConditionalObjects:
             raise Replaced from None
 
     def _wrote(self, name: str, found: StoredObject, write_id: bytes) -> bool:
-        return decode_body(self.location(name), found.data, *_ANY).write_id == write_id
+        return decode_body(name, self.location(name), found.data, *_ANY).write_id == write_id
 
     async def get(self, name: str) -> StoredObject | None:
         """An object, or None."""

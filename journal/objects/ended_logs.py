@@ -44,7 +44,7 @@ class EndedLogs:
         """Raise a log's floor, and delete what is below; returns whether nothing is left."""
         name = floor_object(incarnation)
         place = self._objects.location(name)
-        floor, tag = read_floor(place, await self._objects.get(name))
+        floor, tag = read_floor(name, place, await self._objects.get(name))
         content = await self._content(incarnation, floor)
         if content is None:
             return False

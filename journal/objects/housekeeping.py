@@ -234,7 +234,7 @@ class Housekeeper:
             # A former write had its effect after all, or the log was sealed and another process
             # raised its floor.
             self._floors[log.incarnation] = read_floor(
-                objects.location(name), await objects.get(name)
+                *(name, objects.location(name), await objects.get(name))
             )
 
     async def _delete_below_the_floor(self, log: HostLog) -> None:

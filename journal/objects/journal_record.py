@@ -96,10 +96,10 @@ class JournalRecord:
         return replace(self, listed=ledger_ids, parts=kept)
 
 
-def decode_journal_record(place: str, raw: bytes) -> JournalRecord:
+def decode_journal_record(name: str, place: str, raw: bytes) -> JournalRecord:
     """Read the object with `JournalRecord.encode`'s payload. Raises `CorruptJournal`,
     `UnsupportedFormat`."""
-    body = decode_body(place, raw, Kind.MANIFEST)
+    body = decode_body(name, place, raw, Kind.MANIFEST)
     version, revision, epoch, owner, status, tail, listed, parts, manifest = decode_record(
         place, body.payload
     )

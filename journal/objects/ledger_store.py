@@ -381,7 +381,7 @@ class ObjectLedgerStore:
         self.counters.reads += 1
         if found is None:
             return None
-        return bytes(decode_body(self.objects.location(name), found.data, Kind.INDEX).payload)
+        return bytes(decode_body(name, self.objects.location(name), found.data, Kind.INDEX).payload)
 
     async def list_ledgers(self, journal: str) -> list[int]:
         """The ledgers that have parts, are listed, or were created by this owner; see

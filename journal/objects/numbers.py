@@ -38,7 +38,7 @@ class JournalNumbers:
         for _ in range(TRIES):
             found, first = await self._objects.get(NUMBERS), 1
             if found is not None:
-                body = decode_body(place, found.data, Kind.NUMBERS)
+                body = decode_body(NUMBERS, place, found.data, Kind.NUMBERS)
                 (first,) = decode_record(place, body.payload)
             end = first + self._block
             payload = encode_record(end)

@@ -119,14 +119,14 @@ class _Probe:
     async def create_at_once(self, name: str) -> None:
         """Check `Check.CREATE`."""
         path = self._new(name)
-        race = await self._race(lambda body: self._objects.create(path, body))
+        race = await self._race(path, lambda body: self._objects.create(path, body))
         await self._judged(Check.CREATE, path, race)
 
     async def replace_at_once(self, name: str, rounds: int) -> None:
         """Check `Check.REPLACE`."""
         path, tag = await self._created(name)
         for _ in range(rounds):
-            race = await self._race(partial(self._replace, path, tag))
+            race = await self._race(path, partial(self._replace, path, tag))
             tag = await self._judged(Check.REPLACE, path, race)
 
     async def refuse_outdated(self, name: str) -> None:
@@ -145,7 +145,8 @@ class _Probe:
 
     async def recognize_repeated(self, name: str) -> None:
         """Check `Check.REPEATED`: repeat writes as if their answers were lost."""
-        path, (_, first), (_, second) = self._new(name), self._write(), self._write()
+        path = self._new(name)
+        (_, first), (_, second) = self._write(path), self._write(path)
         await self._write_twice(path, lambda: self._objects.create(path, first))
         tag = await self._tag_of(path, first)
         await self._write_twice(path, lambda: self._objects.replace(path, second, tag))
@@ -170,12 +171,12 @@ class _Probe:
 
     # ---------------------------------------------------------------- races
 
-    async def _race(self, write: Callable[[bytes], Awaitable[str]]) -> _Race:
+    async def _race(self, path: str, write: Callable[[bytes], Awaitable[str]]) -> _Race:
         """Let all writers write at once, each an object of its own."""
         start, race = asyncio.Barrier(self._writers), _Race()
 
         async def one() -> None:
-            write_id, body = self._write()
+            write_id, body = self._write(path)
             attempts = 0
 
             async def write_once() -> str:
@@ -219,10 +220,10 @@ class _Probe:
         self.names.append(f"{self.prefix}{name}")
         return self.names[-1]
 
-    def _write(self) -> tuple[bytes, bytes]:
+    def _write(self, path: str) -> tuple[bytes, bytes]:
         """The id of a write, and its object."""
         write_id = self._sure.new_write_id()
-        return write_id, encode_body(Kind.PROBE, write_id, _PAYLOAD)
+        return write_id, encode_body(path, Kind.PROBE, write_id, _PAYLOAD)
 
     async def _created(self, name: str) -> tuple[str, str]:
         """The path and the tag of a new object."""
@@ -256,7 +257,7 @@ class _Probe:
         if stored is None:
             return None
         try:
-            return decode_body(path, stored.data, Kind.PROBE).write_id
+            return decode_body(path, path, stored.data, Kind.PROBE).write_id
         except (CorruptJournal, UnsupportedFormat) as error:
             raise self._unfit(path, Check.READ, f"other bytes: {error}") from error
 

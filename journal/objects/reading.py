@@ -67,7 +67,7 @@ async def read_record(
     found: StoredObject | None = await objects.get(name)
     if found is None:
         return None
-    return decode_journal_record(objects.location(name), found.data), found.tag
+    return decode_journal_record(name, objects.location(name), found.data), found.tag
 
 
 class Views:

@@ -55,8 +55,9 @@ class Bench:
         return self.log.stage(owner, [Chunk(owner.journal, owner.epoch, 5, offset, data)])
 
     def stored(self, number: int) -> list[tuple[str, int, bytes]]:
-        found = self.bucket.objects[log_object(NAME, number)]
-        chunks, _ = decode_chunks("", decode_body("", found.data, Kind.FRAMES).payload)
+        name = log_object(NAME, number)
+        found = self.bucket.objects[name]
+        chunks, _ = decode_chunks("", decode_body(name, "", found.data, Kind.FRAMES).payload)
         return [(chunk.journal, chunk.epoch, bytes(chunk.data)) for chunk in chunks]
 
 
@@ -173,4 +174,4 @@ async def test_a_lost_answer_is_resolved_by_the_write_id():
 
 
 def _seal() -> StoredObject:
-    return StoredObject(encode_body(Kind.SEAL, bytes(16), b""), "seal")
+    return StoredObject(encode_body(log_object(NAME, 1), Kind.SEAL, bytes(16), b""), "seal")

@@ -36,7 +36,8 @@ def objects() -> ObjectBackend:
 
 
 def record(objects: ObjectBackend, journal: str = KEY):
-    return decode_journal_record("", objects.bucket.objects[record_object(journal)].data)
+    name = record_object(journal)
+    return decode_journal_record(name, "", objects.bucket.objects[name].data)
 
 
 def logs(objects: ObjectBackend) -> dict[str, list[int]]:
@@ -190,7 +191,7 @@ async def test_a_missing_or_damaged_object_of_a_log_is_named(objects):
     objects.bucket.objects[name] = StoredObject(whole.data[:-3], whole.tag)
     with pytest.raises(CorruptJournal, match="000000000002"):
         await open_journal(objects.store())
-    foreign = encode_body(Kind.PART, bytes(16), b"x")
+    foreign = encode_body(name, Kind.PART, bytes(16), b"x")
     objects.bucket.objects[name] = StoredObject(foreign, whole.tag)
     with pytest.raises(CorruptJournal, match=r"000000000002.*kind"):
         await open_journal(objects.store())

@@ -194,7 +194,7 @@ async def test_requests_are_repeated_through_a_burst_of_failures(stub):
     stub.faults.extend([SLOW_DOWN, Fault(Break.CUT, applied=True), Fault(Break.DROP)])
     found = await objects.get("x")
     assert found is not None and found.tag == tag
-    assert decode_body("x", found.data, Kind.PART).payload == b"two"
+    assert decode_body("x", "x", found.data, Kind.PART).payload == b"two"
 
 
 @on_loop
