@@ -3,7 +3,8 @@
 The log is read from the tail's first number on, without a gap, up to the first SEAL. Where there is
 no object, this process creates the SEAL. Then it reads the log's floor: objects
 below it may be deleted, since no record needs them. So a SEAL below the floor isn't the end, and
-reading goes on at the floor. What wasn't read is never taken for absent.
+reading goes on at the floor. What wasn't read is never taken for absent. An object that is missing
+although a later one says that it was committed is damage: nothing is sealed then.
 
 All adoptions of one log share the objects that they read.
 """
@@ -32,6 +33,9 @@ from velaray.journal.objects.object_store import StoredObject
 
 AHEAD: Final = 16
 """Objects that are requested before they are needed."""
+LATER: Final = 8
+"""The objects behind a missing one that are asked whether it was committed: no fewer than a log has
+under way at once."""
 CACHED_BYTES: Final = 256 << 20
 """Bytes of other processes' logs that stay in memory for further adoptions."""
 
@@ -43,11 +47,12 @@ be asked. It may raise, if the process lives and doesn't answer."""
 @dataclass(frozen=True, slots=True)
 class LogPage:
     """One object of a log: its chunks, or a SEAL. ``before`` is the checksum of the payload before
-    it."""
+    it. All objects below ``committed`` were stored when it was sent."""
 
     sealed: bool
     chunks: tuple[Chunk, ...] = ()
     before: int = 0
+    committed: int = 0
     checksum: int = 0
     size: int = 0
 
@@ -125,7 +130,9 @@ class LogReader:
         walk = _Walk(journal, tail)
         number = max(tail.first, await self.floor(tail.incarnation))
         while tail.end < 0 or number < tail.end:
-            page = await self.page(tail.incarnation, number)
+            page, is_end = await self.page(tail.incarnation, number), tail.end < 0
+            if page is None and await self._was_committed(tail.incarnation, number):
+                page, is_end = await self._get(tail.incarnation, number), False
             if page is not None and not page.sealed:
                 self._add(walk, number, page)
                 number += 1
@@ -134,7 +141,7 @@ class LogReader:
             floor = await self.floor(tail.incarnation)
             if floor > number:
                 number = floor
-            elif tail.end < 0:
+            elif is_end:
                 break
             elif await self._get(tail.incarnation, number) is None:
                 raise self._missing(tail.incarnation, number)
@@ -152,11 +159,13 @@ class LogReader:
         return read_floor(name, self._objects.location(name), found)[0]
 
     async def _page_or_seal(self, incarnation: str, number: int) -> LogPage | None:
-        """The object of a number; a SEAL is created if there is none. None: it was deleted
-        meanwhile."""
+        """The object of a number; a SEAL is created if there is none. None: it was committed, and
+        is deleted or missing."""
         page = await self.page(incarnation, number)
         if page is not None:
             return page
+        if await self._was_committed(incarnation, number):
+            return await self._get(incarnation, number)
         await self._before_seal(incarnation, number)
         try:
             await self._objects.create(log_object(incarnation, number), Kind.SEAL, b"")
@@ -165,6 +174,16 @@ class LogReader:
         sealed = LogPage(sealed=True)
         self._pages[incarnation, number] = sealed
         return sealed
+
+    async def _was_committed(self, incarnation: str, number: int) -> bool:
+        """Whether a later object shows that the object of a number was committed. A SEAL shows it,
+        since it is created where the first object is missing."""
+        for later in range(number + 1, number + 1 + LATER):
+            known = self._pages.get((incarnation, later))
+            page = known or await asyncio.shield(self._ask(incarnation, later))
+            if page is not None and (page.sealed or page.committed > number):
+                return True
+        return False
 
     async def page(self, incarnation: str, number: int) -> LogPage | None:
         """The object of a number, or None; the next ones are requested too."""
@@ -218,8 +237,9 @@ def decode_page(name: str, place: str, found: StoredObject) -> LogPage:
     body = decode_body(name, place, found.data, Kind.FRAMES, Kind.SEAL)
     if body.kind is Kind.SEAL:
         return LogPage(sealed=True)
-    chunks, before = decode_chunks(place, body.payload)
-    return LogPage(False, tuple(chunks), before, crc32c(body.payload), len(found.data))
+    chunks, before, committed = decode_chunks(place, body.payload)
+    checksum, size = crc32c(body.payload), len(found.data)
+    return LogPage(False, tuple(chunks), before, committed, checksum, size)
 
 
 def read_floor(name: str, place: str, found: StoredObject | None) -> tuple[int, str]:

@@ -98,21 +98,24 @@ class Chunk:
         return self.offset + len(self.data)
 
 
-def encode_chunks(chunks: list[Chunk], before: int) -> bytes:
-    """The payload of an object of frames: an index, then the bytes. ``before`` is the checksum of
-    the log's object before it."""
+def encode_chunks(chunks: list[Chunk], before: int, committed: int) -> bytes:
+    """The payload of an object of frames: an index, then the bytes.
+
+    ``before`` is the checksum of the log's object before it. When this one was sent, all objects of
+    the log below the number ``committed`` were stored.
+    """
     rows = [[c.journal, c.epoch, c.ledger_id, c.offset, len(c.data)] for c in chunks]
-    index: bytes = msgpack.packb([before, rows])
+    index: bytes = msgpack.packb([before, committed, rows])
     return b"".join((_LENGTH.pack(len(index)), index, *(chunk.data for chunk in chunks)))
 
 
-def decode_chunks(place: str, payload: memoryview) -> tuple[list[Chunk], int]:
+def decode_chunks(place: str, payload: memoryview) -> tuple[list[Chunk], int, int]:
     """Read what `encode_chunks` wrote; the data are slices of ``payload``. Raises
     `CorruptJournal`."""
     try:
         (size,) = _LENGTH.unpack_from(payload)
         at = _LENGTH.size + size
-        before, rows = msgpack.unpackb(payload[_LENGTH.size : at])
+        before, committed, rows = msgpack.unpackb(payload[_LENGTH.size : at])
         chunks: list[Chunk] = []
         for journal, epoch, ledger_id, offset, length in rows:
             chunks.append(Chunk(journal, epoch, ledger_id, offset, payload[at : at + length]))
@@ -121,7 +124,7 @@ def decode_chunks(place: str, payload: memoryview) -> tuple[list[Chunk], int]:
         raise CorruptJournal(place, 0, f"the index of the object is damaged: {error}") from error
     if at != len(payload):
         raise CorruptJournal(place, 0, f"{len(payload) - at} bytes are not in the index")
-    return chunks, before
+    return chunks, before, committed
 
 
 def encode_record(*fields: Any) -> bytes:

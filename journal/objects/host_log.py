@@ -219,7 +219,7 @@ class HostLog:
         self._flying.append(batch)
         loop = asyncio.get_running_loop()
         self._last_sent_s = loop.time()
-        payload = encode_chunks(_sendable(batch), self._checksum)
+        payload = encode_chunks(_sendable(batch), self._checksum, self.committed)
         self._checksum = crc32c(payload)
         task = loop.create_task(self._create(number, payload, batch))
         self._tasks.add(task)

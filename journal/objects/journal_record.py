@@ -7,7 +7,7 @@ and then the frames of the tail's epoch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -121,9 +121,10 @@ def record_object(journal: str) -> str:
     return f"{JOURNALS}/{directory_of(journal)}/{_RECORD}"
 
 
-def journal_of_record(name: str) -> str:
-    """The inverse of `record_object`."""
-    return journal_of(name.removeprefix(f"{JOURNALS}/").removesuffix(f"/{_RECORD}"))
+def journals_of_records(names: Iterable[str]) -> list[str]:
+    """The journals whose records are among the objects of these names, in order."""
+    folders = (name.removeprefix(f"{JOURNALS}/").rpartition("/") for name in names)
+    return sorted(journal_of(folder) for folder, _, last in folders if last == _RECORD)
 
 
 def ledger_prefix(journal: str, ledger_id: int | None = None) -> str:

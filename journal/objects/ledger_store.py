@@ -28,6 +28,7 @@ from dataclasses import replace
 
 from velaray.events.backoff import RandomSource
 from velaray.journal.errors import (
+    CorruptJournal,
     JournalError,
     LedgerExists,
     ManifestConflict,
@@ -47,7 +48,7 @@ from velaray.journal.objects.journal_record import (
     Status,
     Tail,
     index_object,
-    journal_of_record,
+    journals_of_records,
     ledger_prefix,
     record_object,
 )
@@ -162,6 +163,8 @@ class ObjectLedgerStore:
     ) -> None:
         # If what was read for the take is out of date, the write is refused.
         found = self._read.pop(journal, None) or await read_record(self.objects, journal)
+        if found is None:
+            await self._refuse_leftovers(journal)
         former = found[0] if found is not None else None
         if (former.version if former is not None else 0) != expected:
             raise ManifestConflict(journal, expected)
@@ -192,6 +195,12 @@ class ObjectLedgerStore:
             self._leave(former_owner)
         self._views.drop(journal)
         self.activations[journal] = Activation(journal, epoch, log, record, tag)
+
+    async def _refuse_leftovers(self, journal: str) -> None:
+        """Raise `CorruptJournal` if a journal without a record has ledgers: the record is lost."""
+        if stored := await self.objects.list(ledger_prefix(journal)):
+            problem = f"the record is missing, and {stored[0]} is stored"
+            raise CorruptJournal(self.location(journal), 0, problem)
 
     async def _update(
         self, mine: Activation, expected: int, data: bytes, owner: Ownership | None
@@ -387,9 +396,8 @@ class ObjectLedgerStore:
         """The ledgers that have parts, are listed, or were created by this owner; see
         `LedgerStore`."""
         prefix = ledger_prefix(journal)
-        stored = {
-            int(name[len(prefix) :].split("/")[0]) for name in await self.objects.list(prefix)
-        }
+        folders = {name[len(prefix) :].split("/")[0] for name in await self.objects.list(prefix)}
+        stored = {int(folder) for folder in folders if folder.isdecimal()}
         mine = self.activations.get(journal)
         if mine is not None and not mine.cut:
             return sorted(stored | mine.created | mine.record.listed)
@@ -403,7 +411,7 @@ class ObjectLedgerStore:
     async def list_journals(self, under: str = "") -> list[str]:
         """The journals that have a record; see `LedgerStore`."""
         names = await self.objects.list(f"{JOURNALS}/")
-        journals = sorted(map(journal_of_record, names))
+        journals = journals_of_records(names)
         return [name for name in journals if not under or f"{name}/".startswith(f"{under}/")]
 
     async def delete_ledger(self, journal: str, ledger_id: int) -> None:

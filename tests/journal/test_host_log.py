@@ -57,7 +57,7 @@ class Bench:
     def stored(self, number: int) -> list[tuple[str, int, bytes]]:
         name = log_object(NAME, number)
         found = self.bucket.objects[name]
-        chunks, _ = decode_chunks("", decode_body(name, "", found.data, Kind.FRAMES).payload)
+        chunks, _, _ = decode_chunks("", decode_body(name, "", found.data, Kind.FRAMES).payload)
         return [(chunk.journal, chunk.epoch, bytes(chunk.data)) for chunk in chunks]
 
 
