@@ -58,6 +58,8 @@ class StubStore:
         self.objects: dict[str, tuple[bytes, str]] = {}
         self.faults: deque[Fault] = deque()
         self.requests: list[str] = []
+        self.keys: list[str] = []
+        """The access keys with which requests were signed."""
         self.deleted: list[int] = []
         self.running = 0
         self.most_running = 0
@@ -137,6 +139,8 @@ class _Handler(BaseHTTPRequestHandler):
         store = self.store
         with store.lock:
             store.requests.append(self.command)
+            signature = self.headers.get("Authorization", "")
+            store.keys.append(signature.partition("Credential=")[2].partition("/")[0])
             store.running += 1
             store.most_running = max(store.most_running, store.running)
             fault = store.faults.popleft() if store.faults else None
