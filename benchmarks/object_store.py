@@ -1,12 +1,15 @@
 """Journals in an S3-compatible server on this machine: how long a receipt takes beside a directory,
-and how many requests a process makes."""
+how many requests a process makes, and how another process recovers after it was killed."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import random
+import signal
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -39,6 +42,22 @@ COUNTED_S = 10.0
 RECEIPT = "one message at a time"
 STORE = "the store alone"
 REQUESTS = "requests of a process"
+LOST = 50
+"""Topics of the process that is killed: each has the journals of a partition and a subscription."""
+RECOVERY = f"recovery of {2 * LOST} actors"
+KILLED = """
+import os, signal, sys
+import pulsar
+import velaray
+cluster = velaray.LocalCluster.start(sys.argv[1])
+client = pulsar.Client(cluster.service_url)
+for number in range(int(sys.argv[2])):
+    client.subscribe(f"t{number}", "s")
+    producer = client.create_producer(f"t{number}", batching_enabled=False)
+    for _ in range(10):
+        producer.send(bytes(1000))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 def run(options: Options) -> Result:
@@ -54,12 +73,14 @@ def run(options: Options) -> Result:
                 _receipts(samples, f"{interval_ms} ms", server.new_store(), setting)
         for topics in TOPICS:
             _requests(samples, server.new_store(), topics)
+        _recovery(samples, server.new_store())
     return Result(
         name="object_store",
         settings={
             "what": "send() of the official client at random moments, to a cluster in this process",
             "store": f"versitygw {VERSION} on this machine, its files on the local disk",
             DIRECTORY: "the same with --data",
+            RECOVERY: "a process with 50 topics is killed; the next one gets a receipt of each",
             "requests": f"counted for {COUNTED_S:g} s, after the topics were created",
         },
         baseline=DIRECTORY,
@@ -145,6 +166,42 @@ def _count(
     for kind in ("puts", "gets", "lists", "deletes"):
         made = getattr(counters, kind) - getattr(before, kind)
         samples.add(REQUESTS, subject, kind.upper(), "a second", made / seconds)
+
+
+def _recovery(samples: Samples, place: str) -> None:
+    """Another process takes over all journals of a killed one. They share one log."""
+    command = [sys.executable, "-c", KILLED, place, str(LOST)]
+    killed = subprocess.run(command, check=False, timeout=600)
+    assert killed.returncode == -signal.SIGKILL
+    log, records = asyncio.run(_stored(place))
+    began = time.monotonic()
+    with LocalCluster.start(place) as cluster, connected(cluster.service_url) as client:
+        with ThreadPoolExecutor(CREATED_AT_ONCE) as pool:
+            list(pool.map(partial(_used_topic, client), range(LOST)))
+        seconds = time.monotonic() - began
+        store = cluster.actor_system.store
+        assert isinstance(store, ObjectLedgerStore)
+        read = store.objects.objects.counters.bytes_read
+    samples.add(RECOVERY, "time", "until a receipt of each topic", "s", seconds)
+    samples.add(RECOVERY, "bytes", "of the lost log", "KiB", log / 1024)
+    samples.add(RECOVERY, "bytes", "of all records", "KiB", records / 1024)
+    samples.add(RECOVERY, "bytes", "read meanwhile", "KiB", read / 1024)
+
+
+async def _stored(place: str) -> tuple[int, int]:
+    """The bytes of all logs, and of all journals' records."""
+    objects = open_objects(place)
+    sizes = []
+    for folder in ("hosts/", "journals/"):
+        found = [await objects.get(name) for name in await objects.list(folder)]
+        sizes.append(sum(len(each.data) for each in found if each is not None))
+    await objects.close()
+    return sizes[0], sizes[1]
+
+
+def _used_topic(client: pulsar.Client, number: int) -> None:
+    client.subscribe(f"t{number}", "s")
+    _new_topic(client, number)
 
 
 def _quiet(counters: ObjectCounters) -> None:
