@@ -585,6 +585,22 @@ class FileStore:
         self._number_hint = number
         return self._number_base + number
 
+    async def numbers_taken(self) -> int:
+        """The highest number that has a file; see `LedgerStore`."""
+        return await self._writers[0].run(lambda: self._first_free_number() - 1)
+
+    async def take_numbers(self, until: int) -> None:
+        """Create the missing files, with one sync for all; see `LedgerStore`."""
+        await self._writers[0].run(lambda: self._take_numbers(until))
+
+    def _take_numbers(self, until: int) -> None:
+        self._make_directories(self._numbers)
+        for number in range(self._first_free_number(), until + 1):
+            path = self._numbers / str(number)
+            with suppress(LedgerExists), _io(path):
+                os.close(_create_file(path, b""))
+        _fsync_directory(self._numbers)
+
     def _first_free_number(self) -> int:
         """The lowest free number, by doubling and bisection: numbers are never given back, so the
         taken ones are 1 to n."""

@@ -347,6 +347,14 @@ class MemoryStore:
         self.disk.numbers.append(owner)
         return self._number_base + len(self.disk.numbers)
 
+    async def numbers_taken(self) -> int:
+        """The number of claims; see `LedgerStore`."""
+        return len(self.disk.numbers)
+
+    async def take_numbers(self, until: int) -> None:
+        """Claim numbers for nobody; see `LedgerStore`."""
+        self.disk.numbers += [""] * (until - len(self.disk.numbers))
+
     async def create_ledger(
         self, journal: str, ledger_id: int, header: bytes, epoch: int = 0
     ) -> _MemoryWriter:

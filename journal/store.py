@@ -131,6 +131,16 @@ class LedgerStore(Protocol):
         right after leaves a gap."""
         ...
 
+    async def numbers_taken(self) -> int:
+        """The highest number that may have been given so far, counted without the store's base;
+        0 if there is none."""
+        ...
+
+    async def take_numbers(self, until: int) -> None:
+        """Take all numbers up to ``until``, counted without the base, so none of them is ever
+        given. Idempotent, but not atomic: repeat it after an error."""
+        ...
+
     async def create_ledger(
         self, journal: str, ledger_id: int, header: bytes, epoch: int = 0
     ) -> LedgerWriter:

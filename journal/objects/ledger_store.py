@@ -288,6 +288,14 @@ class ObjectLedgerStore:
         """A number of this process's block; see `LedgerStore`."""
         return await self._numbers.claim()
 
+    async def numbers_taken(self) -> int:
+        """The end of the newest block; see `LedgerStore`."""
+        return await self._numbers.taken()
+
+    async def take_numbers(self, until: int) -> None:
+        """Begin the next block behind them; see `LedgerStore`."""
+        await self._numbers.take(until)
+
     # ---------------------------------------------------------------- ledgers
 
     async def create_ledger(

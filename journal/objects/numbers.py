@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -33,19 +34,39 @@ class JournalNumbers:
                 self._free = await self._claim_block()
             return self._base + self._free.pop(0)
 
+    async def taken(self) -> int:
+        """The last number of the newest block of any process, without the base; 0 if there is
+        none."""
+        return (await self._read())[0] - 1
+
+    async def take(self, until: int) -> None:
+        """Let the next block begin behind ``until``. Raises `Contended` as `claim` does."""
+        await self._advance(lambda first: max(first, until + 1))
+
     async def _claim_block(self) -> list[int]:
+        first, end = await self._advance(lambda first: first + self._block)
+        return list(range(first, end))
+
+    async def _read(self) -> tuple[int, str | None]:
+        """The first free number and the object's tag, None if there is no object."""
         place = self._objects.location(NUMBERS)
+        found = await self._objects.get(NUMBERS)
+        if found is None:
+            return 1, None
+        body = decode_body(NUMBERS, place, found.data, Kind.NUMBERS)
+        (first,) = decode_record(place, body.payload)
+        return first, found.tag
+
+    async def _advance(self, end_of: Callable[[int], int]) -> tuple[int, int]:
+        """Replace the first free number by ``end_of`` it; returns both."""
         for _ in range(TRIES):
-            found, first = await self._objects.get(NUMBERS), 1
-            if found is not None:
-                body = decode_body(NUMBERS, place, found.data, Kind.NUMBERS)
-                (first,) = decode_record(place, body.payload)
-            end = first + self._block
+            first, tag = await self._read()
+            end = end_of(first)
             payload = encode_record(end)
             with suppress(Taken, Replaced):
-                if found is None:
+                if tag is None:
                     await self._objects.create(NUMBERS, Kind.NUMBERS, payload)
                 else:
-                    await self._objects.replace(NUMBERS, Kind.NUMBERS, payload, found.tag)
-                return list(range(first, end))
-        raise Contended(place, TRIES)
+                    await self._objects.replace(NUMBERS, Kind.NUMBERS, payload, tag)
+                return first, end
+        raise Contended(self._objects.location(NUMBERS), TRIES)

@@ -59,6 +59,18 @@ async def test_numbers_are_unique(backend):
     assert await backend.store().claim_number(KEY) == 33
 
 
+@on_loop
+async def test_numbers_that_were_taken_are_not_given(backend):
+    store = backend.store()
+    assert await store.numbers_taken() == 0
+    await store.take_numbers(5)
+    await store.take_numbers(3)
+    assert await backend.store().numbers_taken() == 5
+    assert await store.claim_number(KEY) == 6
+    assert await backend.store().claim_number(KEY) == 7
+    assert await store.numbers_taken() == 7
+
+
 @on_disks
 @on_loop
 async def test_a_ledger_is_created_once_appended_to_and_read(backend):
