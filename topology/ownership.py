@@ -12,18 +12,20 @@ begin. It also has a random id of its own: a cluster whose data was lost has ano
 from __future__ import annotations
 
 import secrets
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgpack
 
 from velaray.events.backoff import Backoff
-from velaray.journal.errors import ManifestConflict
+from velaray.journal.errors import JournalError, ManifestConflict
 from velaray.journal.store import LedgerStore
 from velaray.topology.config import ClusterConfig
 
 OWNERSHIP_CHECK_S = 1.0
 """How often what serves a cluster checks that it still owns the data."""
-_RECORD = "cluster"
+RECORD: Final = "cluster"
+"""The name of the record of the owner; it isn't a journal."""
+_INCOMPLETE = "incomplete"
 _FIRST_DELAY_S = 0.01
 _LONGEST_DELAY_S = 0.1
 _ATTEMPTS = 100
@@ -35,6 +37,10 @@ class Superseded(RuntimeError):
 
 class OtherCluster(RuntimeError):
     """The data belongs to a cluster with another name or number; it isn't changed."""
+
+
+class IncompleteData(JournalError):
+    """The data is being copied here, or the copying was interrupted; nothing must serve it."""
 
 
 class _Record(NamedTuple):
@@ -49,11 +55,16 @@ class _Record(NamedTuple):
 
 
 async def _read(store: LedgerStore) -> _Record:
-    found = await store.read_manifest(_RECORD)
+    found = await store.read_manifest(RECORD)
     if found is None:
         return _Record(0, 0, 0, "", "")
     version, raw = found
     record = msgpack.unpackb(raw)
+    if _INCOMPLETE in record:
+        raise IncompleteData(
+            f"the data isn't complete ({record[_INCOMPLETE]} is under way or was interrupted): "
+            "wait for it; if it was interrupted, remove what is here and repeat it"
+        )
     number, data_id = int(record.get("cluster_number", 0)), str(record.get("data_id", ""))
     name = str(record.get("name", ""))
     return _Record(version, int(record["incarnation"]), number, data_id, name)
@@ -64,13 +75,40 @@ async def data_id_of(store: LedgerStore) -> str:
     return (await _read(store)).data_id
 
 
+def data_id_in(record: bytes | None) -> str:
+    """The id in a stored record of the owner; empty if there is none."""
+    return "" if record is None else str(msgpack.unpackb(record).get("data_id", ""))
+
+
+def with_new_data_id(record: bytes) -> bytes:
+    """The record of data that goes on beside, or instead of, the data that it was copied from."""
+    fields: dict[str, Any] = msgpack.unpackb(record)
+    return bytes(msgpack.packb({**fields, "data_id": secrets.token_hex(8)}))
+
+
+async def begin_copy(store: LedgerStore, what: str) -> int:
+    """Record in an empty store that ``what`` fills it; returns the version for `end_copy`.
+
+    Until then no cluster starts on the data. Raises `ManifestConflict` if it isn't empty.
+    """
+    return await store.write_manifest(RECORD, 0, msgpack.packb({_INCOMPLETE: what}))
+
+
+async def end_copy(store: LedgerStore, version: int, record: bytes | None) -> None:
+    """Store the record of the owner that belongs to the copied data (None: it had no owner)."""
+    if record is None:
+        await store.delete_journal(RECORD)
+    else:
+        await store.write_manifest(RECORD, version, record)
+
+
 async def take_ownership(store: LedgerStore, name: str, cluster_number: int = 0) -> int:
     """Become the owner of the data, for this cluster; returns the new incarnation.
 
     Success means that every actor of an earlier start that starts from now on refuses to serve, and
     that every running one is fenced as soon as its journal is opened here. The name of the data
     never changes, nor its number once it isn't 0: other clusters are refused with `OtherCluster`,
-    and the owner stays the owner.
+    and the owner stays the owner. Raises `IncompleteData` if the data is still being copied.
     """
     backoff = Backoff(_FIRST_DELAY_S, _LONGEST_DELAY_S)
     for _ in range(_ATTEMPTS):
@@ -91,7 +129,7 @@ async def take_ownership(store: LedgerStore, name: str, cluster_number: int = 0)
         if cluster_number:
             record["cluster_number"] = cluster_number
         try:
-            await store.write_manifest(_RECORD, version, msgpack.packb(record))
+            await store.write_manifest(RECORD, version, msgpack.packb(record))
         except ManifestConflict:
             await backoff.wait()
             continue

@@ -36,6 +36,7 @@ class Kind(IntEnum):
     NUMBERS = 6
     INDEX = 7
     PROBE = 8
+    BACKUP = 9
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Backups of all journals of a cluster, and the move of journals between stores."""
