@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from velaray.cli.admin import namespaces
+from velaray.cli.backup import backup
 from velaray.cli.clusters import clusters
 from velaray.cli.common import Commands, Output, with_admin
 from velaray.cli.compaction import topics
@@ -26,6 +27,7 @@ from velaray.cli.pulsar import pulsar
 from velaray.cli.replication import replication
 from velaray.cli.schemas import schemas
 from velaray.cli.settings import CONFIG, SettingsCommand, config, resolved
+from velaray.cli.store import store
 from velaray.cli.tokens import tokens
 from velaray.cli.transactions import transactions
 from velaray.client.admin import Admin
@@ -145,6 +147,7 @@ def status(show: Output, admin: Admin) -> None:
 
 
 for _command in (
+    backup,
     clusters,
     config,
     consume,
@@ -158,6 +161,7 @@ for _command in (
     pulsar,
     replication,
     schemas,
+    store,
     subscriptions,
     tenants,
     tokens,
