@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import velaray
 from tests.backup.workload import Load, judge
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
@@ -21,15 +22,15 @@ RESTORES = 20
 KILLED = (ActorKind.PARTITION, ActorKind.SUBSCRIPTION, ActorKind.COORDINATOR)
 
 
-def back_up_and_judge(cluster: LocalCluster, load: Load, place: Path, restored: Path) -> int:
+def back_up_and_judge(data: str, load: Load, place: Path, restored: Path) -> int:
     """Make a backup, verify it, start a cluster on its restore, and judge that."""
     before = load.acknowledged()
-    listing, _ = asyncio.run(places.create(cluster.config.data_dir, str(place)))
+    listing, _ = asyncio.run(places.create(data, str(place)))
     assert load.acknowledged().published > before.published, "the cluster didn't serve meanwhile"
     _, reports = asyncio.run(places.verify(str(place), listing.number, MachineFold))
     assert [each for each in reports if each.problems] == []
     asyncio.run(places.restore(str(place), listing.number, str(restored)))
-    with LocalCluster(restored) as again:
+    with velaray.LocalCluster.start(restored) as again:
         return judge(again.service_url, before)
 
 
@@ -42,7 +43,16 @@ def begin(load: Load) -> None:
 def test_a_restored_cluster_has_what_was_acknowledged(tmp_path: Path) -> None:
     with LocalCluster(tmp_path / "data") as cluster, Load(cluster.service_url, 1) as load:
         begin(load)
-        assert back_up_and_judge(cluster, load, tmp_path / "backups", tmp_path / "restored") > 100
+        data, place = cluster.config.data_dir, tmp_path / "backups"
+        assert back_up_and_judge(data, load, place, tmp_path / "restored") > 100
+    assert load.failures == []
+
+
+@pytest.mark.long
+def test_a_store_under_load_is_backed_up(tmp_path: Path, s3_url: str) -> None:
+    with velaray.LocalCluster.start(s3_url) as cluster, Load(cluster.service_url, 4) as load:
+        begin(load)
+        assert back_up_and_judge(s3_url, load, tmp_path / "backups", tmp_path / "restored") > 20
     assert load.failures == []
 
 
@@ -88,6 +98,6 @@ def test_restores_under_load_and_kills(tmp_path: Path) -> None:
             keys = [key for kind in KILLED for key in cluster.keys(kind)]
             cluster.kill(choices.choice(sorted(keys)))
             place, restored = tmp_path / "backups", tmp_path / f"restored-{number}"
-            found.append(back_up_and_judge(cluster, load, place, restored))
+            found.append(back_up_and_judge(cluster.config.data_dir, load, place, restored))
             assert found[-1] > found[-2]
     assert load.failures == []

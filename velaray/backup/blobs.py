@@ -152,6 +152,8 @@ def _guarded(path: Path, work: Callable[[Path], T]) -> T:
     except FileNotFoundError as error:
         raise NotStored(str(path)) from error
     except FileExistsError as error:
+        if not path.parent.is_dir():  # a file has the name of a folder
+            raise PlaceFailed(str(path.parent), os.strerror(errno.ENOTDIR)) from error
         raise BlobExists(str(path)) from error
     except OSError as error:
         cause = error.strerror or str(error)

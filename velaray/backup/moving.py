@@ -22,7 +22,7 @@ from velaray.journal.objects.ledger_store import ObjectLedgerStore
 from velaray.journal.store import LedgerStore, Ownership
 from velaray.topology.fan_out import each
 
-PART_BYTES: Final = 8 << 20
+PART_BYTES: Final = 4 << 20
 """Bytes of a ledger that are in memory at once, and in one object of an object store."""
 AT_ONCE: Final = 8
 """Journals that are copied at the same time."""
@@ -85,7 +85,8 @@ async def _write_ledgers(
         )
         at = header.size
         while at < info.bytes:
-            data = await _read(source, key, info, at, min(PART_BYTES, info.bytes - at))
+            end = min(at - at % PART_BYTES + PART_BYTES, info.bytes)
+            data = await _read(source, key, info, at, end - at)
             if not await writer.append([data], confirm=None if at == header.size else version):
                 raise ManifestConflict(key, version)
             at += len(data)
