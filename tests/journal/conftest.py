@@ -3,7 +3,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.journal.testing import Backend, FileBackend, MemoryBackend, ObjectBackend, S3Backend
-from tests.support.s3_server import BUILD_WITHIN_S, installed, on_s3
+from tests.support.on_s3 import on_s3
+from tests.support.s3_server import BUILD_WITHIN_S, installed
 
 ON_S3 = {"test_store_contract", "test_journal", "test_recovery"}
 """The modules whose tests run on an S3 server, too."""

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.journal.testing import on_loop
-from tests.support.s3_server import on_s3
+from tests.support.on_s3 import on_s3
 from velaray.journal.objects.memory_objects import (
     Call,
     Late,

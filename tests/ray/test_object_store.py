@@ -10,7 +10,8 @@ from functools import partial
 import pytest
 
 from tests.ray.support import Publisher, RayNodes, Receiver, quiet_client
-from tests.support.s3_server import S3Server, on_s3
+from tests.support.on_s3 import on_s3
+from tests.support.s3_server import S3Server
 from velaray.cluster import Cluster
 
 pytestmark = on_s3

@@ -12,7 +12,8 @@ import pytest
 
 from tests.ray.namespaces import NETWORK, Machine, NoNamespacesError, two_machines
 from tests.ray.support import OBJECT_STORE
-from tests.support.s3_server import on_s3, running
+from tests.support.on_s3 import on_s3
+from tests.support.s3_server import running
 
 SECRET = b"the secret that signs every token"
 TOPICS = [f"t{number}" for number in range(8)]

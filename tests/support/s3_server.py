@@ -18,8 +18,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from benchmarks.contract import Absent
 from benchmarks.install import cache
 from tests.support.waiting import wait_until
@@ -37,10 +35,6 @@ _ASK = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=
 def installed() -> Path:
     """The place of the built server."""
     return cache() / f"versitygw-{VERSION}" / "versitygw"
-
-
-on_s3 = pytest.mark.slow if installed().exists() else pytest.mark.long
-"""The marker of tests on the server: ``long`` where it has to be built first."""
 
 
 def program() -> Path:
