@@ -81,12 +81,14 @@ class Lookup:
         self._timeout = options.operation_timeout_seconds / ATTEMPTS_PER_OPERATION
 
     async def _service(self) -> Connection:
-        # After a failure the next attempt uses the next address.
-        address = self._addresses[self._turn % len(self._addresses)]
+        # After a failure the next attempt uses the next address. All callers that waited for the
+        # connection fail at once: only the first of them moves on.
+        turn = self._turn
         try:
-            return await self._pool.get(address)
+            return await self._pool.get(self._addresses[turn % len(self._addresses)])
         except ConnectError:
-            self._turn += 1
+            if self._turn == turn:
+                self._turn += 1
             raise
 
     async def ask(self, request: Any, timeout: float) -> tuple[str, Any]:
