@@ -36,6 +36,9 @@ class _Followed:
 
     revision: Any
     changed_ms: int
+    """The time since which the other cluster lacks progress, while `dirty`."""
+    changed_again_ms: int = 0
+    """The time of the first change since the last export began; 0: there was none."""
     confirmed: Any = None
     token: Any = None
     begun: bool = False
@@ -75,8 +78,10 @@ class Progress:
             if known is None:
                 self._followed[name] = _Followed(revision, self._clock_ms())
             else:
+                now_ms = self._clock_ms()
                 if not known.dirty:
-                    known.changed_ms = self._clock_ms()
+                    known.changed_ms = now_ms
+                known.changed_again_ms = known.changed_again_ms or now_ms
                 known.revision = revision
         for name in gone:
             self._followed.pop(name, None)
@@ -112,6 +117,7 @@ class Progress:
         """The error that blocks it, if any."""
         followed = self._followed[name]
         revision = followed.revision
+        followed.changed_again_ms = 0
         try:
             while True:
                 found = await export(name, followed.token)
@@ -127,6 +133,7 @@ class Progress:
                 self._followed[name] = self._followed.pop(name)  # others are first
             return error
         followed.confirmed, followed.begun = revision, True
+        followed.changed_ms = followed.changed_again_ms
         return None
 
 

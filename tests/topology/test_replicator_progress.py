@@ -23,6 +23,7 @@ class World:
         self.exported: list[tuple[str, Any]] = []
         self.sent: list[bytes] = []
         self.failing = 0
+        self.when_sent: Callable[[], None] = lambda: None
         self.admission = asyncio.Event()
         self.admission.set()
 
@@ -46,6 +47,7 @@ class World:
             self.failing -= 1
             raise NotConnected("lost")
         self.sent.append(part)
+        self.when_sent()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(10):
@@ -107,6 +109,25 @@ def test_progress_made_during_an_export_is_sent_afterwards() -> None:
         world.admission.set()
         await world.until(lambda: not world.progress.pending)
         assert world.sent == [b"s0", b"s1"]
+
+    run(scenario)
+
+
+def test_progress_that_never_pauses_is_no_older_than_its_last_export() -> None:
+    async def scenario(world: World) -> None:
+        world.admission.clear()
+        world.when_sent = world.admission.clear  # so that the next export waits
+        world.work("s")
+        for number in range(1, 20):
+            await world.until(lambda number=number: len(world.exported) == number)
+            world.now_ms += 500
+            world.work("s")
+            world.now_ms += 500
+            world.work("s")
+            world.admission.set()
+            await world.until(lambda number=number: len(world.exported) == number + 1)
+            assert world.progress.pending
+            assert world.progress.oldest_ms == world.now_ms - 500
 
     run(scenario)
 
