@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from flights import flights
+from flights_load import Load, Published
 from hosted_clusters import HostedCluster, Kill, hosted
-from migration_load import Load, Published
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table

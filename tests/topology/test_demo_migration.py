@@ -34,9 +34,9 @@ def demo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.fixture
 def load(demo: ModuleType) -> ModuleType:
     """Its clients and what they note."""
-    import migration_load
+    import flights_load
 
-    return migration_load
+    return flights_load
 
 
 @pytest.fixture
