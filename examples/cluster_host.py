@@ -1,9 +1,9 @@
 """One cluster on a Ray of its own, for demos that need several on one machine.
 
-Started as a process with the cluster's name, its number, a folder and the file of the replication
-secret. On standard output it first tells where the cluster answers, then answers each line of
-standard input; both are JSON. It stops the cluster when it's told to, or when standard input
-closes.
+Started as a process with the cluster's name, its number, the place of its journals (a directory or
+the URL of an object store) and the file of the replication secret. On standard output it first
+tells where the cluster answers, then answers each line of standard input; both are JSON. It stops
+the cluster when it's told to, or when standard input closes.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Host:
         return {"killed": str(found)}
 
 
-def serve(name: str, number: int, folder: Path, secret: Path) -> None:
+def serve(name: str, number: int, place: str, secret: Path) -> None:
     """Run a cluster until standard input ends."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print is no answer
     with Cluster.start(
-        folder,
+        place,
         name=name,
         cluster_number=number,
         replication_secret=secret.read_bytes(),
@@ -60,4 +60,4 @@ def serve(name: str, number: int, folder: Path, secret: Path) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]))
+    serve(sys.argv[1], int(sys.argv[2]), sys.argv[3], Path(sys.argv[4]))

@@ -28,7 +28,16 @@ from flights import Flight, flights
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
-from under_fire import Victim, actor_of, isolate, quiet_clients, sigkill, victims
+from under_fire import (
+    Victim,
+    actor_of,
+    add_store_option,
+    isolate,
+    place_in,
+    quiet_clients,
+    sigkill,
+    victims,
+)
 
 import velaray
 from velaray.cluster import Cluster
@@ -284,8 +293,9 @@ def run(options: argparse.Namespace, folder: Path) -> bool:
     """The whole demo; True if nothing was lost, doubled, reordered or left behind."""
     every = list(flights())[: options.flights]
     progress = Progress(len(every))
-    with Cluster.start(folder / "data", service_port=0, admin_port=0) as cluster:
-        console.print(f"cluster at {cluster.service_url}, journals in {folder / 'data'}")
+    place = place_in(options.store, folder)
+    with Cluster.start(place, service_port=0, admin_port=0) as cluster:
+        console.print(f"cluster at {cluster.service_url}, journals in {place}")
         admin = velaray.Admin(cluster.admin_url)
         admin.create_topic(TOPIC, partitions=PARTITIONS)
         isolate(admin, TOPIC)
@@ -329,6 +339,7 @@ def main() -> int:
     parser.add_argument("--flights", type=int, default=336_776, help="how many of the flights")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to publish")
     parser.add_argument("--kills", type=int, default=12, help="how many processes to kill")
+    add_store_option(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="velaray-demo-") as folder:
         good = run(options, Path(folder))

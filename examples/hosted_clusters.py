@@ -21,17 +21,17 @@ STOP_S = 90.0
 class HostedCluster:
     """A cluster that `cluster_host.py` runs; made by `hosted`."""
 
-    def __init__(self, name: str, number: int, folder: Path, secret: Path) -> None:
-        """Begin to start it; `wait` returns when it runs."""
+    def __init__(self, name: str, number: int, place: str, log: Path, secret: Path) -> None:
+        """Begin to start it; `wait` returns when it runs. ``place``: of its journals."""
         self.name = name
-        self._log = folder / f"{name}.log"
+        self._log = log
         script = Path(__file__).with_name("cluster_host.py")
-        with self._log.open("w") as log:
+        with log.open("w") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, str(script), name, str(number), str(folder / name), str(secret)],
+                [sys.executable, str(script), name, str(number), place, str(secret)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=log,
+                stderr=errors,
                 text=True,
                 start_new_session=True,  # Ctrl-C is for who runs the demo; this one is told
             )
@@ -80,15 +80,19 @@ class HostedCluster:
 
 @contextmanager
 def hosted(
-    folder: Path, names: Sequence[str], progress: str = "exact"
+    folder: Path, place: str, names: Sequence[str], progress: str = "exact"
 ) -> Iterator[list[HostedCluster]]:
-    """Clusters of these names, numbered from 1, with their data in ``folder``; each is registered
-    in the others, with this ``progress``, and all have the same replication secret."""
+    """Clusters of these names, numbered from 1, with their journals below ``place``, a directory or
+    the URL of an object store, and their logs in ``folder``; each is registered in the others, with
+    this ``progress``, and all have the same replication secret."""
     secret = folder / "replication.secret"
     secret.touch(mode=0o600)
     secret.write_bytes(secrets.token_bytes(32))
     with ExitStack() as stack:
-        found = [HostedCluster(name, at, folder, secret) for at, name in enumerate(names, 1)]
+        found = [
+            HostedCluster(name, at, f"{place}/{name}", folder / f"{name}.log", secret)
+            for at, name in enumerate(names, 1)
+        ]
         for each in found:
             stack.callback(each.stop)
         for each in found:

@@ -33,7 +33,7 @@ from hosted_clusters import HostedCluster, Kill, hosted
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
-from under_fire import isolate, quiet_clients, wait_for
+from under_fire import add_store_option, isolate, place_in, quiet_clients, wait_for
 
 import velaray
 
@@ -255,8 +255,9 @@ def carry_out(progress: str, folder: Path, options: argparse.Namespace) -> Run:
     """One run, on two new clusters."""
     console.rule(f"progress {progress}")
     folder.mkdir(parents=True)
-    with hosted(folder, ("a", "b"), progress) as (a, b):
-        console.print(f"cluster a at {a.service_url}, cluster b at {b.service_url}; {folder}")
+    place = place_in(options.store, folder)
+    with hosted(folder, place, ("a", "b"), progress) as (a, b):
+        console.print(f"cluster a at {a.service_url}, cluster b at {b.service_url}; {place}")
         make_tenant(a.admin, (a.name, b.name))
         run = Run(progress, Load(a.service_url, TOPIC, folder / "pulsar-client.log"))
         try:
@@ -307,6 +308,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=4, help="processes to kill in each stage")
     parser.add_argument("--only", choices=("exact", "snapshots"), help="make one run alone")
     parser.add_argument("--keep", type=Path, help="keep journals and logs in this folder")
+    add_store_option(parser)
     options = parser.parse_args()
     runs = []
     with tempfile.TemporaryDirectory(prefix="velaray-demo-") as folder:

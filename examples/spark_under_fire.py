@@ -33,7 +33,17 @@ from flights import delay_of, rows
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
-from under_fire import Victim, actor_of, exists, isolate, quiet_clients, sigkill, wait_for
+from under_fire import (
+    Victim,
+    actor_of,
+    add_store_option,
+    exists,
+    isolate,
+    place_in,
+    quiet_clients,
+    sigkill,
+    wait_for,
+)
 
 import velaray
 from velaray.cluster import Cluster
@@ -445,8 +455,9 @@ def run(options: argparse.Namespace, folder: Path) -> bool:
     """The whole demo; True if the result is the file's, to the row."""
     every = departures()[: options.flights]
     start_ray(num_cpus=EXECUTORS, object_store_memory=100 << 20)
-    with Cluster.start(folder / "data", service_port=0, admin_port=0) as cluster:
-        console.print(f"cluster at {cluster.service_url}, journals in {folder / 'data'}")
+    place = place_in(options.store, folder)
+    with Cluster.start(place, service_port=0, admin_port=0) as cluster:
+        console.print(f"cluster at {cluster.service_url}, journals in {place}")
         admin = velaray.Admin(cluster.admin_url)
         for topic, partitions in PARTITIONS.items():
             admin.create_topic(topic, partitions=partitions)
@@ -467,6 +478,7 @@ def main() -> int:
     parser.add_argument("--flights", type=int, default=100_000, help="how many of the flights")
     parser.add_argument("--seconds", type=float, default=150.0, help="how long to publish")
     parser.add_argument("--kills", type=int, default=24, help="how many processes to kill")
+    add_store_option(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="velaray-demo-") as folder:
         good = run(options, Path(folder))

@@ -28,7 +28,17 @@ from flights import Flight, flights
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
-from under_fire import Victim, actor_of, exists, isolate, quiet_clients, sigkill, wait_for
+from under_fire import (
+    Victim,
+    actor_of,
+    add_store_option,
+    exists,
+    isolate,
+    place_in,
+    quiet_clients,
+    sigkill,
+    wait_for,
+)
 
 import velaray
 from velaray.cluster import Cluster
@@ -293,8 +303,9 @@ def backlog(admin_url: str) -> int:
 def run(options: argparse.Namespace, folder: Path) -> bool:
     """The whole demo; True if every flight counted exactly once, and nothing is left over."""
     every = list(islice(flights(), options.flights))
-    with Cluster.start(folder / "data", service_port=0, admin_port=0) as cluster:
-        console.print(f"cluster at {cluster.service_url}, journals in {folder / 'data'}")
+    place = place_in(options.store, folder)
+    with Cluster.start(place, service_port=0, admin_port=0) as cluster:
+        console.print(f"cluster at {cluster.service_url}, journals in {place}")
         admin = velaray.Admin(cluster.admin_url)
         for topic, partitions in PARTITIONS.items():
             admin.create_topic(topic, partitions=partitions)
@@ -315,6 +326,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=150.0, help="how long to publish")
     parser.add_argument("--kills", type=int, default=60, help="how many processes to kill")
     parser.add_argument("--keep", type=Path, help="keep the journals in this folder")
+    add_store_option(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="velaray-demo-") as folder:
         good = run(options, options.keep or Path(folder))

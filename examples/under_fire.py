@@ -1,10 +1,12 @@
-"""What the demos that kill processes share: finding victims, killing them, waiting."""
+"""What the demos that kill processes share: their store, finding victims, killing them, waiting."""
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import random
+import secrets
 import signal
 import threading
 import time
@@ -16,6 +18,23 @@ import velaray
 from velaray.cluster import Cluster
 
 GONE_S = 5.0
+
+
+def add_store_option(parser: argparse.ArgumentParser) -> None:
+    """Let users of a demo choose where its journals are."""
+    parser.add_argument(
+        "--store",
+        metavar="URL",
+        help="keep the journals in this object store, such as s3://bucket/prefix, in a new prefix "
+        "that the demo prints and doesn't delete",
+    )
+
+
+def place_in(store: str | None, folder: Path) -> str:
+    """Where a demo keeps its journals: a new prefix in its store, or else a folder of its own."""
+    if store is None:
+        return str(folder / "data")
+    return f"{store.rstrip('/')}/demo-{secrets.token_hex(4)}"
 
 
 def isolate(admin: velaray.Admin, topic: str) -> None:

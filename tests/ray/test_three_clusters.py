@@ -58,7 +58,7 @@ def sites() -> Iterator[list[Site]]:
         from hosted_clusters import hosted
     with (
         tempfile.TemporaryDirectory(prefix="vr-") as folder,
-        hosted(Path(folder), NAMES) as running,
+        hosted(Path(folder), folder, NAMES) as running,
     ):
         found = [Site(each) for each in running]
         for site in found:
