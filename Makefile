@@ -20,7 +20,7 @@ PYTEST = $(PYTHON) -m pytest --dist loadfile --no-loadscope-reorder --numprocess
   --durations 30
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-transactions demo-spark demo-migration test test-fast test-slow test-long s3-server sim coverage lint docs references bench bench-docs bench-alone proto diagram clean
+.PHONY: help install demo demo-transactions demo-spark demo-migration demo-machines test test-fast test-slow test-long s3-server sim coverage lint docs references bench bench-docs bench-alone proto diagram clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ demo-spark: $(SPARK) ## Stream flights through Spark exactly once under 24 kills
 
 demo-migration: $(EXAMPLES) ## Move a tenant to another cluster under 2 times 16 kills (about 5 minutes)
 	$(PYTHON) examples/migration_under_fire.py
+
+demo-machines: $(EXAMPLES) ## Lose every machine of a cluster, disk and all (under 6 minutes; needs Go)
+	PYTHONPATH=$(CURDIR) $(PYTHON) examples/machines_under_fire.py
 
 test: test-fast test-slow ## Run every test but the long ones (under 30 minutes on 2 cores)
 

@@ -75,6 +75,8 @@ class Publisher(threading.Thread):
         self.pause_s = self.longest_delay_s = 0.0
         self.stopping = threading.Event()
         self.confirmed: set[int] = set()
+        self.newest_ms: dict[int, float] = {}
+        """By partition, when the newest message with a receipt was published."""
         self.silence_s = 0.0
         """The longest time between two receipts."""
         self.failures: list[str] = []
@@ -96,6 +98,8 @@ class Publisher(threading.Thread):
             due_ms = int((time.time() + delay_s) * 1000)
             more["deliver_after"] = timedelta(seconds=delay_s)
 
+        sent_ms = time.time() * 1000
+
         def sent(result: Any, message_id: Any) -> None:
             if result != self._library.Result.Ok:
                 self.failures.append(str(result))
@@ -104,6 +108,8 @@ class Publisher(threading.Thread):
             self.silence_s = max(self.silence_s, now - self._last_receipt)
             self._last_receipt = now
             self.confirmed.add(flight.number)
+            partition = message_id.partition()
+            self.newest_ms[partition] = max(sent_ms, self.newest_ms.get(partition, 0.0))
 
         payload = json.dumps([due_ms, *flight]).encode()
         self._producer.send_async(payload, sent, partition_key=flight.tail, **more)
@@ -119,6 +125,8 @@ class Tally:
         self._delays_count = not in_order
         self._confirmed: dict[int, float] = {}
         self.seen: set[int] = set()
+        self.newest_ms: dict[str, int] = {}
+        """By partition, when the newest message that came was published."""
         self.deliveries = 0
         self.duplicates: Counter[int] = Counter()
         """Numbers that were redelivered after their acknowledgement was confirmed."""
@@ -144,6 +152,11 @@ class Tally:
                 if message.number < self._last.get(message.key, -1):
                     self.out_of_order.append(message.number)
                 self._last[message.key] = message.number
+
+    def published_at(self, partition: str, time_ms: int) -> None:
+        """A message came that was published then."""
+        with self._lock:
+            self.newest_ms[partition] = max(time_ms, self.newest_ms.get(partition, 0))
 
     def confirmed(self, numbers: Sequence[int]) -> None:
         """Their acknowledgements are durable now."""
@@ -184,6 +197,7 @@ class Taker(threading.Thread, ABC):
                 for message in messages:
                     found = Published.of(message.data())
                     self._tally.delivered(found, empty_at)
+                    self._tally.published_at(message.topic_name(), message.publish_timestamp())
                     self._take(found.number, message)
                 if len(messages) < AT_ONCE:
                     empty_at = asked_at
@@ -271,13 +285,25 @@ class Unconfirmed(Taker):
 class Load:
     """All clients of the tenant."""
 
-    def __init__(self, service_url: str, topic: str, log: Path) -> None:
+    def __init__(
+        self,
+        service_url: str,
+        topic: str,
+        log: Path,
+        token: str | None = None,
+        operation_timeout_s: int = OPERATION_TIMEOUT_S,
+    ) -> None:
         """Make the clients and connect them; this is done once. ``log`` is the official one's."""
-        self._own = velaray.Client(service_url, operation_timeout_seconds=OPERATION_TIMEOUT_S)
+        self._own = velaray.Client(
+            service_url,
+            operation_timeout_seconds=operation_timeout_s,
+            authentication=velaray.AuthenticationToken(token) if token else None,
+        )
         self._official = pulsar.Client(
             service_url,
-            operation_timeout_seconds=OPERATION_TIMEOUT_S,
+            operation_timeout_seconds=operation_timeout_s,
             logger=pulsar.FileLogger(pulsar.LoggerLevel.Info, str(log)),
+            authentication=pulsar.AuthenticationToken(token) if token else None,
         )
         self.counted, self.ordered, self.official = Tally(), Tally(in_order=True), Tally()
         shared = {"batch_index_ack_enabled": True}
@@ -343,6 +369,17 @@ class Load:
         """Messages with a receipt that a subscription never delivered, summed up."""
         wanted = self.confirmed()
         return sum(len(wanted - tally.seen) for tally in self.tallies)
+
+    def serves(self, client: str, since_ms: float, partitions: int) -> bool:
+        """Whether a client, "own" or "official", has a receipt and a delivery to each subscription
+        of each partition, of messages that were published since then."""
+        own, official = self.publishers
+        newest: list[list[float]] = (
+            [[*own.newest_ms.values()], *([*t.newest_ms.values()] for t in self.tallies[:2])]
+            if client == "own"
+            else [[*official.newest_ms.values()], [*self.official.newest_ms.values()]]
+        )
+        return all(len(found) == partitions and min(found) >= since_ms for found in newest)
 
     def failures(self) -> list[str]:
         """What clients can't get over: there may be none of it."""
