@@ -21,7 +21,11 @@ _POLICIES: Mapping[str, Any] = {
     **{
         name: policy.default
         for name, policy in POLICIES.items()
-        if Level.NAMESPACE in policy.levels and policy.default is not None
+        # Later ones are set here only if a cluster can set them: a new policy changes nothing in
+        # clusters that don't use it.
+        if (policy.in_every_answer or Level.CLUSTER in policy.levels)
+        and Level.NAMESPACE in policy.levels
+        and policy.default is not None
     },
     # Garbage collectors move dead letters themselves. Without a limit, kills of collectors make
     # none.
