@@ -121,7 +121,7 @@ class Machine:
 
     def put(self, name: str, content: bytes) -> str:
         """Write a file to its disk, and return the path there."""
-        Path(f"/proc/{self._pid}/root/tmp", name).write_bytes(content)
+        Path("/proc", str(self._pid), "root", "tmp", name).write_bytes(content)
         return f"/tmp/{name}"
 
     def log(self, called: str) -> str:

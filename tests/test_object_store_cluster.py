@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import velaray
-from tests.support.s3_server import on_s3
+from tests.support.on_s3 import on_s3
 from tests.support.waiting import wait_until
 from velaray.cli.app import main
 from velaray.local import LocalCluster

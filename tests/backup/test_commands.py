@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import velaray
-from tests.support.s3_server import S3Server, on_s3
+from tests.support.on_s3 import on_s3
+from tests.support.s3_server import S3Server
 from velaray.backup.listing import read_listing
 from velaray.backup.places import open_blobs
 from velaray.cli.app import main
