@@ -120,11 +120,17 @@ class Housekeeper:
         return [activation for activation in every if activation.kept.chunks]
 
     def _is_over(self, times: int) -> bool:
-        """Whether the log has so many times the bytes or objects at which it is unpacked."""
-        kept = self._kept()
-        size = sum(activation.kept.size for activation in kept)
-        logs = {activation.log.incarnation: activation.log for activation in kept}
-        held = sum(log.committed - self._floor(log) for log in logs.values())
+        """Whether the log has so many times the bytes or objects at which it is unpacked.
+
+        Only what can be unpacked counts: a journal that left may need its chunks for ever.
+        """
+        owned = [a for a in self._owners.activations.values() if a.kept.chunks and _is_open(a)]
+        size = sum(activation.kept.size for activation in owned)
+        oldest: dict[HostLog, int] = {}
+        for activation in owned:
+            log, first = activation.log, activation.kept.chunks[0][0]
+            oldest[log] = min(first, oldest.get(log, first))
+        held = sum(log.committed - first for log, first in oldest.items())
         settings = self._settings
         return size >= times * settings.unpack_bytes or held >= times * settings.unpack_objects
 
@@ -149,7 +155,7 @@ class Housekeeper:
         """Write the committed chunks of a journal as parts. Raises `ManifestConflict` if it isn't
         this process's any more."""
         async with mine.lock:
-            if mine.cut or mine.record.status is not Status.OPEN:
+            if not _is_open(mine):
                 return
             below = _below_new_ledgers(mine)
             chunks = mine.kept.below(below)
@@ -242,6 +248,10 @@ class Housekeeper:
         numbers = range(self._deleted.get(log.incarnation, 0), floor)
         await self._owners.objects.delete([log_object(log.incarnation, n) for n in numbers])
         self._deleted[log.incarnation] = floor
+
+
+def _is_open(mine: Activation) -> bool:
+    return not mine.cut and mine.record.status is Status.OPEN
 
 
 def _below_new_ledgers(mine: Activation) -> int:

@@ -21,6 +21,7 @@ from tests.journal.testing import (
 from velaray.journal.errors import CorruptJournal, Fenced
 from velaray.journal.objects.bodies import Kind, encode_body
 from velaray.journal.objects.host_log import log_object
+from velaray.journal.objects.housekeeping import HousekeepingSettings
 from velaray.journal.objects.journal_record import Status, decode_journal_record, record_object
 from velaray.journal.objects.ledger_store import ObjectLedgerStore
 from velaray.journal.objects.memory_objects import Call, MemoryObjects, Request
@@ -158,6 +159,21 @@ async def test_the_floor_waits_for_journals_that_left_the_process(objects):
     assert events_of(await open_journal(objects.store(), KEY)) == [b"a"]
     await started(objects.store(), KEY)
     await store.housekeeper.tidy()
+
+
+@on_loop
+async def test_a_closed_journal_does_not_stop_the_others(objects):
+    store = objects.store()
+    store.housekeeper._settings = HousekeepingSettings(unpack_objects=2, look_s=0.001)
+    journal, other = await started(store, KEY), await started(store, OTHER)
+    await write(journal, b"a")
+    await journal.close()  # what it needs stays in the log until somebody opens it
+    events = [b"%d" % n for n in range(12)]
+    for event in events:
+        await asyncio.wait_for(write(other, event), 10)
+    await store.close()
+    assert events_of(await open_journal(objects.store(), KEY)) == [b"a"]
+    assert events_of(await open_journal(objects.store(), OTHER)) == events
 
 
 @on_loop
