@@ -5,7 +5,8 @@ tail begins later then. The log's *floor* is the lowest number that any record n
 by compare-and-set after the records that allow it were won. Only objects below it are deleted.
 
 A journal that left this process, by a close, a failure or another owner, may still need its chunks:
-its record tells.
+its record tells. A journal that was closed here and that nobody has taken is unpacked, or it would
+need them until somebody opens it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from velaray.journal.objects.journal_record import (
     Status,
     Tail,
     part_object,
+    record_object,
 )
 from velaray.journal.objects.reading import read_record
 
@@ -177,6 +179,28 @@ class Housekeeper:
             self._merged[mine.journal] = merged
         await self._owners.objects.delete(unneeded)
 
+    async def _unpack_closed(self, left: Activation, record: JournalRecord, tag: str) -> None:
+        """Unpack a journal that its owner here has closed, unless somebody takes it meanwhile."""
+        objects, tail = self._owners.objects, record.tail
+        assert tail is not None
+        parts, merged, written = dict(record.parts), list[str](), list[str]()
+        for ledger_id, run in _by_ledger(left.kept.below(tail.end)).items():
+            if ledger_id in record.listed:
+                former = parts.get(ledger_id, ())
+                parts[ledger_id] = await self._write_part(left, ledger_id, former, run)
+                written.append(parts[ledger_id][-1].name)
+                merged += [part.name for part in former if part not in parts[ledger_id]]
+        after = replace(
+            record, revision=record.revision + 1, parts=parts, tail=tail._replace(first=tail.end)
+        )
+        try:
+            await objects.replace(record_object(left.journal), Kind.MANIFEST, after.encode(), tag)
+        except Replaced:
+            await objects.delete(written)  # the next look tells what is needed
+            return
+        left.kept.keep(0, 0)
+        await objects.delete([*merged, *self._merged.pop(left.journal, [])])
+
     async def _write_part(
         self, mine: Activation, ledger_id: int, former: tuple[Part, ...], run: list[Chunk]
     ) -> tuple[Part, ...]:
@@ -208,8 +232,10 @@ class Housekeeper:
                 activation.epoch,
             ):
                 activation.kept.keep(0, 0)
-            else:
-                activation.kept.keep(tail.first, tail.end if tail.end >= 0 else 1 << 62)
+                continue
+            activation.kept.keep(tail.first, tail.end if tail.end >= 0 else 1 << 62)
+            if found is not None and found[0].status is Status.CLOSED and activation.kept.chunks:
+                await self._unpack_closed(activation, *found)
         self._left = [activation for activation in self._left if activation.kept.chunks]
 
     def _floor(self, log: HostLog) -> int:

@@ -22,7 +22,12 @@ from velaray.journal.errors import CorruptJournal, Fenced
 from velaray.journal.objects.bodies import Kind, encode_body
 from velaray.journal.objects.host_log import log_object
 from velaray.journal.objects.housekeeping import HousekeepingSettings
-from velaray.journal.objects.journal_record import Status, decode_journal_record, record_object
+from velaray.journal.objects.journal_record import (
+    Status,
+    decode_journal_record,
+    ledger_prefix,
+    record_object,
+)
 from velaray.journal.objects.ledger_store import ObjectLedgerStore
 from velaray.journal.objects.memory_objects import Call, MemoryObjects, Request
 from velaray.journal.objects.object_store import StoredObject, StoreUnavailable
@@ -39,6 +44,12 @@ def objects() -> ObjectBackend:
 def record(objects: ObjectBackend, journal: str = KEY):
     name = record_object(journal)
     return decode_journal_record(name, "", objects.bucket.objects[name].data)
+
+
+def parts_of(objects: ObjectBackend, journal: str) -> list[str]:
+    """The stored parts of a journal's ledgers."""
+    names = (name for name in objects.bucket.objects if name.startswith(ledger_prefix(journal)))
+    return sorted(name for name in names if not name.endswith("/index"))
 
 
 def logs(objects: ObjectBackend) -> dict[str, list[int]]:
@@ -159,6 +170,46 @@ async def test_the_floor_waits_for_journals_that_left_the_process(objects):
     assert events_of(await open_journal(objects.store(), KEY)) == [b"a"]
     await started(objects.store(), KEY)
     await store.housekeeper.tidy()
+
+
+@on_loop
+async def test_a_closed_journal_is_unpacked_unless_somebody_has_taken_it(objects):
+    store = objects.store()
+    journal, other = await started(store, KEY), await started(store, OTHER)
+    for event in (b"a", b"b"):
+        await write(journal, event)
+        await store.housekeeper.unpack(store.activations[KEY])
+    await write(journal, b"c")
+    await write(other, b"c")
+    await journal.close()
+    await other.close()
+    taken = await started(objects.store(), OTHER)
+    await store.housekeeper.tidy()
+    assert store.log.incarnation not in logs(objects)
+    parts = [part for parts in record(objects).parts.values() for part in parts]
+    assert [part.name for part in parts] == parts_of(objects, KEY)  # nothing is left over
+    await write(taken, b"d")
+    assert events_of(await open_journal(objects.store(), KEY)) == [b"a", b"b", b"c"]
+    assert events_of(await open_journal(objects.store(), OTHER)) == [b"c", b"d"]
+
+
+@on_loop
+async def test_a_journal_that_is_taken_while_it_is_unpacked_keeps_all(objects):
+    taken = []
+
+    async def take_it(call: Call) -> None:
+        await asyncio.sleep(0)
+        if call.request is Request.CREATE and call.name.startswith("ledgers/") and not taken:
+            taken.append(await started(objects.store()))
+
+    store = objects.on(MemoryObjects(objects.bucket, take_it))
+    journal = await started(store)
+    await write(journal, b"a", b"b")
+    await journal.close()
+    await store.housekeeper.tidy()
+    assert parts_of(objects, KEY) == []
+    await write(taken[0], b"c")
+    assert events_of(await open_journal(objects.store())) == [b"a", b"b", b"c"]
 
 
 @on_loop
