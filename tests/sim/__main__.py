@@ -12,6 +12,7 @@ import os
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 HASH_SEED = "0"
@@ -37,6 +38,9 @@ def _arguments() -> argparse.Namespace:
     )
     kind.add_argument(
         "--rates", action="store_true", help="policies that limit publishing and deliveries"
+    )
+    kind.add_argument(
+        "--store", action="store_true", help="as --hosts, with the journals in an object store"
     )
     parser.add_argument("--mutant", help="break the product in this way first")
     parser.add_argument(
@@ -79,6 +83,7 @@ def _run_seeds(chosen: argparse.Namespace) -> int:
     options += " --geo" if chosen.geo else ""
     options += " --hosts" if chosen.hosts else ""
     options += " --rates" if chosen.rates else ""
+    options += " --store" if chosen.store else ""
     options += f" --mutant {chosen.mutant}" if chosen.mutant else ""
     if len(seeds) == 1:
         print(f"seed {seeds[0]}: python -m tests.sim --seed {seeds[0]}{options}", flush=True)
@@ -95,10 +100,12 @@ def _run_seeds(chosen: argparse.Namespace) -> int:
     failed, done, machine_s, began = [], 0, 0.0, time.monotonic()
     orders = Orders(
         *(chosen.faults, chosen.mutant, chosen.digest, folder),
-        Kind(chosen.relaxed, chosen.geo, chosen.hosts, chosen.rates),
+        Kind(chosen.relaxed, chosen.geo, chosen.hosts, chosen.rates, chosen.store),
     )
+    counts: Counter[str] = Counter()
     for verdict in examine_all(seeds, jobs, orders):
         done += 1
+        counts += verdict.counts
         machine_s += verdict.cpu_s
         if chosen.digest:
             print(f"history of seed {verdict.seed}: {verdict.digest}")
@@ -108,6 +115,8 @@ def _run_seeds(chosen: argparse.Namespace) -> int:
             if chosen.mutant:
                 break
     seconds = max(time.monotonic() - began, 1e-9)
+    if counts:
+        print("; ".join(f"{what}: {count}" for what, count in sorted(counts.items())))
     print(
         f"{done} seeds in {seconds:.0f} s ({done / seconds:.1f}/s), {machine_s:.0f} s of machine "
         f"time in {jobs} processes; failing: {len(failed)} {failed or ''}".rstrip()

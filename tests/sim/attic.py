@@ -25,6 +25,9 @@ class Attic:
 class SimDisk(MemoryDisk):
     """A disk with an attic."""
 
+    takes_foreign_ledgers = True
+    """Whether another journal's ledger can lie among those of a journal."""
+
     def __init__(self) -> None:
         super().__init__()
         self.attic = Attic()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -27,13 +28,14 @@ RUNS_PER_PROCESS = 100
 class Verdict:
     """What a run of a seed showed; ``report`` is empty if it was sound.
 
-    ``digest`` is the history's, if it was asked for.
+    ``digest`` is the history's, if it was asked for. ``counts`` are added up over a campaign.
     """
 
     seed: int
     digest: str
     report: str
     cpu_s: float
+    counts: Counter[str]
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def examine(orders: Orders, seed: int) -> Verdict:
         outcome = run_as(seed, orders.faults, kind)
         text = report(outcome, orders.histories, mutant) if outcome.problems else ""
     digest = outcome.history.digest() if orders.digest else ""
-    return Verdict(seed, digest, text, time.process_time() - began)
+    return Verdict(seed, digest, text, time.process_time() - began, outcome.counts)
 
 
 def hunt(mutant: str) -> Hunt:

@@ -29,7 +29,7 @@ from velaray.geo.actor_kinds import make_actor
 from velaray.journal.errors import Fenced, JournalError, StorageFull, SyncFailed
 from velaray.journal.journal import JournalSettings
 from velaray.journal.memory import MemoryStore, Step, TornWrite
-from velaray.journal.store import Ownership
+from velaray.journal.store import LedgerStore, Ownership
 from velaray.topology.actor_system import (
     ActorBase,
     ActorSystem,
@@ -132,7 +132,7 @@ class SimulatedActorSystem(ActorSystem):
         self.pasts = cluster.pasts
         self._cluster = cluster
 
-    def _make_store(self, cluster: SimCluster, node: Activation) -> SimStore:
+    def _make_store(self, cluster: SimCluster, node: Activation) -> LedgerStore:
         hook, base = StoreHook(cluster, node), cluster.config.number_base
         return SimStore(cluster.disk, hook=hook, seed=cluster.stores, number_base=base)
 
@@ -269,7 +269,7 @@ class SimCluster:
         self.fastest_ms = 0
         self.history = history
         self.rng = Random(f"{seed}/cluster")
-        self.disk = SimDisk()
+        self.disk = self._make_disk()
         if site is None:
             site = Site("sim", 0, Network(loop, Random(f"{seed}/network"), 0.002))
         self.network = loop.network = site.network
@@ -301,6 +301,9 @@ class SimCluster:
         self._activations = 0
         self._proxy: Activation | None = None
         self.admin = self._make_system(self._process("admin", None))
+
+    def _make_disk(self) -> SimDisk:
+        return SimDisk()
 
     # -- processes -------------------------------------------------------------------
 

@@ -77,6 +77,8 @@ async def _mend(cluster: SimCluster) -> None:
 async def _forge(cluster: SimCluster) -> None:
     """Enqueue another actor's ledger at the place of a deleted one."""
     disk = cluster.disk
+    if not disk.takes_foreign_ledgers:
+        return
     for journal in sorted(await expected_journals(cluster)):
         key, manifest = ActorKey.parse(journal), disk.manifest(journal)
         if key.kind is not ActorKind.PARTITION or deletes_itself(cluster.admin, key):

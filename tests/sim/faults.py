@@ -114,7 +114,8 @@ class Fault:
 
     def __str__(self) -> str:
         trap = f" {self.action} at {self.step} {self.phase}" if self.what == "trap" else ""
-        trap = f" {self.action} at {self.phase}" if self.what == "ambush" else trap
+        named = self.what in ("ambush", "store trap")
+        trap = f" {self.action} at {self.phase}" if named else trap
         return f"{self.at:.3f} s: {self.what}{trap} ({self.kind}, {self.size:.2f})"
 
 

@@ -17,7 +17,6 @@ from typing import Any
 from tests.sim.cluster import (
     Activation,
     SimCluster,
-    SimStore,
     SimulatedActorSystem,
     StoreHook,
 )
@@ -29,6 +28,7 @@ from tests.sim.loop import HARNESS, NODE, SimLoop, context_of, current_node, wit
 from velaray.actors.machine import Reason
 from velaray.events.ids import ActorKey
 from velaray.journal.errors import StorageFull, SyncFailed
+from velaray.journal.store import LedgerStore
 from velaray.topology.actor_system import ActorBase, Address, Unreachable
 from velaray.topology.placed_actors import Misplaced, PlacedActors
 from velaray.topology.placement import group_of, host_names
@@ -94,7 +94,7 @@ class PlacedActorSystem(SimulatedActorSystem):
         self.placed = PlacedActors(host, self._make, cluster.directory, cluster, self.fatal)
         self.isolates = False
 
-    def _make_store(self, cluster: SimCluster, node: Activation) -> SimStore:
+    def _make_store(self, cluster: SimCluster, node: Activation) -> LedgerStore:
         hook, base = HostHook(cluster, node), cluster.config.number_base
         return HostStore(cluster.disk, hook=hook, seed=cluster.stores, number_base=base)
 
@@ -144,6 +144,9 @@ class HostedCluster(SimCluster):
     def _make_system(self, node: Activation) -> SimulatedActorSystem:
         return PlacedActorSystem(self, node)
 
+    def _make_host_system(self, host: SimHost) -> PlacedActorSystem:
+        return PlacedActorSystem(self, host, host.place)
+
     # -- hosts -----------------------------------------------------------------------
 
     def _open_host(self, place: str) -> None:
@@ -154,7 +157,7 @@ class HostedCluster(SimCluster):
         self.processes[host] = None
         self.hosts[place] = host
         self.history.add("host", node=host.name)
-        host.system = PlacedActorSystem(self, host, place)
+        host.system = self._make_host_system(host)
         for work in (host.system.placed.recover(), self._passivate_idle(host)):
             task = self.loop.create_task(work, context=context_of(host))
             task.add_done_callback(self.watch.task_of_host_ended)

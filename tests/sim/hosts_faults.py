@@ -70,8 +70,13 @@ async def carry_out_with_hosts(cluster: HostedCluster, faults: list[Fault], seed
     for fault in faults:
         await asyncio.sleep(max(0.0, fault.at - cluster.loop.time()))
         cluster.history.add("fault", fault=str(fault))
-        if not _do(cluster, fault, rng):
-            do_fault(cluster, fault, rng)
+        do_fault_with_hosts(cluster, fault, rng)
+
+
+def do_fault_with_hosts(cluster: HostedCluster, fault: Fault, rng: Random) -> None:
+    """Let a fault happen now."""
+    if not _do(cluster, fault, rng):
+        do_fault(cluster, fault, rng)
 
 
 def _do(cluster: HostedCluster, fault: Fault, rng: Random) -> bool:

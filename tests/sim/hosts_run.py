@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack
 from typing import Any
 
@@ -27,6 +28,14 @@ class HostsWorld(World):
     async def _carry_out(self) -> None:
         await carry_out_with_hosts(self.cluster, self._faults, self._seed)
 
+    def watch(self, patch: Any) -> None:
+        """Watch the product."""
+        watch_hosts(patch, self.cluster.watch)
+
+    def counts(self) -> Counter[str]:
+        """What is counted over a campaign."""
+        return Counter()
+
     def problems(self) -> list[str]:
         """The faults that the run found."""
         return self.cluster.watch.problems + super().problems()
@@ -36,10 +45,11 @@ def run_hosts(seed: int, fault_count: int | None = None) -> Outcome:
     """Run ``seed`` with its faults, or with the first ``fault_count`` of them."""
     faults = make_hosts_faults(seed)[:fault_count]
     with quiet():
-        return _run(seed, faults)
+        return run_hosts_world(HostsWorld, seed, faults)
 
 
-def _run(seed: int, faults: list[Fault]) -> Outcome:
+def run_hosts_world(kind: type[HostsWorld], seed: int, faults: list[Fault]) -> Outcome:
+    """Run ``seed`` with these faults in a world of this kind, within `quiet`."""
     loop = SimLoop(MAX_TURNS)
     history = History(loop.time)
     problems: list[str] = []
@@ -49,8 +59,8 @@ def _run(seed: int, faults: list[Fault]) -> Outcome:
             undo.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, value)
 
-        world = HostsWorld(loop, seed, faults, history, relaxed=False)
-        watch_hosts(replace, world.cluster.watch)
+        world = kind(loop, seed, faults, history, relaxed=False)
+        world.watch(replace)
         loop.set_exception_handler(world.cluster.note_loop_error)
         try:
             loop.run_until_complete(world.live())
@@ -59,4 +69,4 @@ def _run(seed: int, faults: list[Fault]) -> Outcome:
         problems += world.problems()
         turns = loop.turns
         loop.finish()
-    return Outcome(seed, list(faults), problems, history, turns, hosts=True)
+    return Outcome(seed, list(faults), problems, history, turns, hosts=True, counts=world.counts())

@@ -120,8 +120,9 @@ class Watch:
             self.report(node, "nothing_runs_after_the_end", f"runs {_described(handle)}")
 
     def operation(self, node: HostedActivation, name: str) -> None:
-        """An operation of the store begins. A read of several parts may come to its end."""
-        read = name.startswith("read")
+        """An operation of the store begins. A read of several parts may come to its end, and the
+        journal is released."""
+        read = name.startswith("read") or name == "release"
         if node.ended is not None and (self._late(node) or not read):
             self.report(node, "nothing_is_written_after_the_end", f"begins {name}")
 

@@ -12,7 +12,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import Any
@@ -109,6 +109,9 @@ class Outcome:
     geo: bool = False
     hosts: bool = False
     rates: bool = False
+    store: bool = False
+    counts: Counter[str] = field(default_factory=Counter)
+    """What is counted over a campaign."""
 
 
 def run(seed: int, fault_count: int | None = None, relaxed: bool = False) -> Outcome:

@@ -9,6 +9,7 @@ from tests.sim.hosts_run import run_hosts
 from tests.sim.kind import Kind
 from tests.sim.rates import run_rates
 from tests.sim.run import Outcome, run
+from tests.sim.store_run import run_store
 
 
 def run_as(seed: int, fault_count: int | None, kind: Kind) -> Outcome:
@@ -17,6 +18,8 @@ def run_as(seed: int, fault_count: int | None, kind: Kind) -> Outcome:
         return run_geo(seed, fault_count)
     if kind.hosts:
         return run_hosts(seed, fault_count)
+    if kind.store:
+        return run_store(seed, fault_count)
     if kind.rates:
         return run_rates(seed, fault_count)
     return run(seed, fault_count, relaxed=kind.relaxed)
@@ -24,7 +27,7 @@ def run_as(seed: int, fault_count: int | None, kind: Kind) -> Outcome:
 
 def kind_of(outcome: Outcome) -> Kind:
     """The kind of a run that is over."""
-    return Kind(outcome.relaxed, outcome.geo, outcome.hosts, outcome.rates)
+    return Kind(outcome.relaxed, outcome.geo, outcome.hosts, outcome.rates, outcome.store)
 
 
 def shrink(outcome: Outcome) -> Outcome:
@@ -45,6 +48,7 @@ def report(outcome: Outcome, folder: Path, mutant: str | None = None) -> str:
     name = f"{mutant}-{outcome.seed}" if mutant else f"seed-{outcome.seed}"
     name = f"geo-{name}" if outcome.geo else f"hosts-{name}" if outcome.hosts else name
     name = f"rates-{name}" if outcome.rates else name
+    name = f"store-{name}" if outcome.store else name
     options = kind_of(outcome).option()
     options += f" --mutant {mutant}" if mutant else ""
     path = folder / f"{name}.jsonl"

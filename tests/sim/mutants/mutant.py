@@ -17,7 +17,7 @@ Patch = tuple[Any, str, Callable[[Any], Any]]
 class Mutant:
     """A bug: what it does, what is replaced by what, within how many seeds it must be found,
     whether partitions are synced on a timer meanwhile, whether there are several clusters, whether
-    actors share hosts, and whether there are rates."""
+    actors share hosts, whether there are rates, and whether the journals are in an object store."""
 
     what: str
     patches: tuple[Patch, ...]
@@ -26,10 +26,11 @@ class Mutant:
     geo: bool = False
     hosts: bool = False
     rates: bool = False
+    store: bool = False
 
     def kind(self) -> Kind:
         """The kind of runs that find it."""
-        return Kind(self.relaxed, self.geo, self.hosts, self.rates)
+        return Kind(self.relaxed, self.geo, self.hosts, self.rates, self.store)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

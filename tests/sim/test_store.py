@@ -1,0 +1,26 @@
+"""Simulation of clusters over an object store among the tests."""
+
+from __future__ import annotations
+
+import re
+
+from tests.sim.test_sim import assert_sound, simulate
+
+
+def test_three_seeds_over_a_store_are_sound() -> None:
+    found = simulate("--store", "--seeds", "3")
+    assert_sound(found)
+    first, *_, counts, last = found.stdout.splitlines()
+    assert first == "seeds 1 to 3: each one with python -m tests.sim --seed N --store"
+    assert re.search(r"hosts killed: [1-9]", counts)
+    assert last.startswith("3 seeds in ") and last.endswith("failing: 0")
+
+
+def test_a_seed_over_a_store_has_one_history_in_every_process() -> None:
+    def digests(**variables: str) -> list[str]:
+        found = simulate("--store", "--seed", "7", "--digest", **variables)
+        return [line for line in found.stdout.splitlines() if line.startswith("history of seed 7")]
+
+    alone = digests()
+    assert len(alone) == 1
+    assert digests(PYTHONHASHSEED="random") == alone
