@@ -59,6 +59,8 @@ class HostedActivation(Activation):
         """Whether there is a reason to abort it."""
         self.ended: int | None = None
         """The turn of the loop in which it ended."""
+        self.finishing = False
+        """Whether its journal was starting a ledger when it ended."""
         self.operations = 0
         """Operations of the store that are under way."""
 

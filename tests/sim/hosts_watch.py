@@ -93,6 +93,7 @@ class Watch:
         if node.ended is not None:
             return
         node.ended = self.turn()
+        node.finishing = node.phase != ""
         node.watch = lambda handle: self.ran(node, handle)
         self.live.pop(node.name, None)
         if node.cluster.actors.get(node.key) is node:  # type: ignore[arg-type]
@@ -120,9 +121,9 @@ class Watch:
             self.report(node, "nothing_runs_after_the_end", f"runs {_described(handle)}")
 
     def operation(self, node: HostedActivation, name: str) -> None:
-        """An operation of the store begins. A read of several parts may come to its end, and the
-        journal is released."""
-        read = name.startswith("read") or name == "release"
+        """An operation of the store begins. A read of several parts may come to its end, as may the
+        start of a ledger, and the journal is released."""
+        read = name.startswith("read") or name == "release" or (node.finishing and node.phase)
         if node.ended is not None and (self._late(node) or not read):
             self.report(node, "nothing_is_written_after_the_end", f"begins {name}")
 
