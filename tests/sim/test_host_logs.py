@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.host_log_mutants import HOST_LOG_MUTANTS
 from tests.sim.host_logs import Violated, run_seed
+from tests.sim.mutants.host_logs import HOST_LOG_MUTANTS
 from velaray.journal.errors import JournalError
 
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
