@@ -35,6 +35,7 @@ class DelayedDeliveryTracker:
         for entry in self._queue:
             self._wait(entry)
         self._active = True
+        self._closed = False
         self._tick_ms = 0
         self._timer: asyncio.TimerHandle | None = None
         self._next_fire = 0.0  # the earliest time of the next timer, on the event loop's clock
@@ -79,15 +80,20 @@ class DelayedDeliveryTracker:
         self._arm()
 
     def close(self) -> None:
-        """Stop the timer."""
+        """Stop the timer, for good: entries that are stored while the partition stops may still be
+        added. Idempotent."""
+        self._closed = True
+        self._disarm()
+
+    def _disarm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _arm(self) -> None:
-        self.close()
+        self._disarm()
         due_ms = self._queue.next_ms()
-        if due_ms is not None:
+        if due_ms is not None and not self._closed:
             loop = asyncio.get_running_loop()
             wait_ms = min(max(due_ms - self._clock_ms(), 0), LONGEST_SLEEP_MS)
             when = max(loop.time() + wait_ms / 1000, self._next_fire)

@@ -29,3 +29,16 @@ def test_entries_become_due_when_the_clock_is_set_forward(monkeypatch: pytest.Mo
 
     entry = DelayedEntry(HOUR_MS, 7, 1, 0)
     assert asyncio.run(released()) == [entry]
+
+
+def test_an_entry_that_is_stored_while_the_partition_stops_sets_no_timer() -> None:
+    async def timers() -> int:
+        loop = asyncio.get_running_loop()
+        waiting = DelayedDeliveryTracker(lambda: 0, lambda entries, now_ms: None)
+        waiting.add(DelayedEntry(HOUR_MS, 7, 1, 0))
+        waiting.close()
+        waiting.add(DelayedEntry(HOUR_MS // 2, 8, 1, 0))
+        waiting.apply(active=True, tick_ms=1)
+        return sum(not timer.cancelled() for timer in loop._scheduled)  # type: ignore[attr-defined]
+
+    assert asyncio.run(timers()) == 0
