@@ -494,6 +494,32 @@ def test_a_lease_is_kept_while_the_dispatcher_cannot_be_told_of_the_next_entry()
     run(scenario)
 
 
+def test_a_lease_is_kept_while_entries_before_a_hidden_one_are_read() -> None:
+    """Otherwise the two exchange leases without a pause until they are read."""
+
+    async def scenario(setting: Setting) -> None:
+        reads: list[asyncio.Future[None]] = []
+
+        async def read_slowly(offset: int, entries: int, size: int) -> Sequence[CachedEntry]:
+            reads.append(asyncio.get_running_loop().create_future())
+            await reads[-1]
+            return await setting._read(offset, entries, size)
+
+        setting.cache = EntryCache(read_slowly, 5)
+        setting.hidden = {1}
+        setting.consumer.flow(9)
+        setting.channel.on_notice(FeedFrom(0, 10, False))
+        while not reads:
+            await asyncio.sleep(0)
+        setting.lease(1, 0)
+        assert ReleaseLease() not in setting.take()
+        reads[0].set_result(None)
+        await asyncio.sleep(0.01)
+        assert ReleaseLease() in setting.take()
+
+    run(scenario)
+
+
 def test_a_channel_that_closes_cancels_its_late_report() -> None:
     async def scenario(setting: Setting) -> None:
         setting.consumer.flow(9)

@@ -42,8 +42,9 @@ class Feed(Protocol):
     hashing: bool
 
     @property
-    def passing(self) -> bool:
-        """Whether hidden entries are being passed over, before later ones are reported."""
+    def busy(self) -> bool:
+        """Whether entries are being read, or hidden ones passed over, before later ones are
+        reported."""
         ...
 
     def want_more(self, limit: int) -> None:
@@ -209,10 +210,10 @@ class Delivery:
                 self._load_hidden(consumer, known)
             )
         elif leased.next_offset == end < readable:
-            # That entry must wait, and later ones mustn't: the dispatcher decides at once. While
-            # entries before it are passed over, it would only grant another lease.
+            # That entry must wait, and later ones mustn't: the dispatcher decides at once. While it
+            # can't be told of them, it would only grant another lease.
             self._channel.feed.want_more(end + RUN_ENTRIES)
-            if not self._channel.feed.passing:
+            if not self._channel.feed.busy:
                 self._channel.tell(ReleaseLease())
         elif leased.room <= 0:
             self._channel.tell(ReleaseLease())  # the consumer is full: the dispatcher must decide

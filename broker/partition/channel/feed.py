@@ -88,12 +88,13 @@ class DispatcherFeed:
         self._hidden_passed = 0  # the dispatcher has all hidden entries below this
         self._begun = 0  # how often feeding began
         self._feeding: asyncio.Task[None] | None = None
-        self._passing = False
+        self._busy = False
 
     @property
-    def passing(self) -> bool:
-        """Whether hidden entries are being passed over, before later ones are reported."""
-        return self._passing
+    def busy(self) -> bool:
+        """Whether entries are being read, or hidden ones passed over, before later ones are
+        reported."""
+        return self._busy
 
     def start(self, offset: int, wanted: int, hashing: bool) -> None:
         """Report the sizes of entries from ``offset`` on, and the hashes of their keys if
@@ -142,7 +143,7 @@ class DispatcherFeed:
                 continue
             if end == self._fed:
                 work = self._pass_hidden(visibility.hidden_within(end, known), known)
-                self._passing = True
+                self._busy = True
                 self._feeding = asyncio.get_running_loop().create_task(work)
                 self._feeding.add_done_callback(partial(self._fed_cold, self._fed))
                 return
@@ -154,6 +155,7 @@ class DispatcherFeed:
             if not self._feed_cached(end):
                 if not self._channel.unreadable.may_try(self._fed):
                     return
+                self._busy = True
                 self._feeding = asyncio.get_running_loop().create_task(self._feed_cold())
                 self._feeding.add_done_callback(partial(self._fed_cold, self._fed))
                 return
@@ -242,7 +244,7 @@ class DispatcherFeed:
         await self._log.cache.load(self._fed)
 
     def _fed_cold(self, offset: int, task: asyncio.Task[None]) -> None:
-        self._feeding, self._passing = None, False
+        self._feeding, self._busy = None, False
         if task.cancelled() or self._channel.closed:
             return
         error = task.exception()
