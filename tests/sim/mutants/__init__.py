@@ -18,6 +18,7 @@ from tests.sim.mutants import (
     relaxed,
     schemas,
     segments,
+    stores,
     topology,
     transactions,
     trimming,
@@ -43,4 +44,5 @@ MUTANTS: dict[str, Mutant] = {
     **geo.MUTANTS,
     **hosts.MUTANTS,
     **rates.MUTANTS,
+    **stores.MUTANTS,
 }
