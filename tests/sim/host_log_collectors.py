@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tests.sim.host_log_states import (
     SEAL,
+    Frames,
     Host,
     Kept,
     Left,
@@ -18,6 +19,7 @@ from tests.sim.host_log_states import (
     Status,
     Step,
     Sweep,
+    Write,
     frames_of,
     is_absent,
     replaced,
@@ -40,6 +42,8 @@ class Collectors:
             if "floor" in self._setup.does:
                 yield from self._look_at_left(state, h, host)
                 yield from self._own_floors(state, h, host)
+            if "unpack-closed" in self._setup.does:
+                yield from self._unpack_closed(state, h, host)
             if host.sweep is not None:
                 yield self._sweep_on(state, h, host, host.sweep)
             elif state.budget.sweeps:
@@ -75,6 +79,34 @@ class Collectors:
         if (log, epoch) != (left.log, left.epoch):
             return ()
         return tuple(e for e in left.kept if first <= e[0] and (end < 0 or e[0] < end))
+
+    def _unpack_closed(self, state: State, h: int, host: Host) -> Iterator[Step]:
+        """The process that closed a journal unpacks it, if nobody takes it meanwhile."""
+        for at, left in enumerate(host.left):
+            record = state.records[left.journal]
+            log, first, epoch, end = record.tail
+            if record.status is not Status.CLOSED or (log, epoch) != (left.log, left.epoch):
+                continue
+            frames: Frames = tuple(
+                frame
+                for number, kept in left.kept
+                if first <= number < end
+                for frame in kept
+                if frame.ledger <= record.listed
+            )
+            written = record._replace(
+                revision=record.revision + 1,
+                tail=record.tail._replace(first=end),
+                parts=record.parts + frames,
+            )
+            write = Write(h, left.journal, record.revision, written, None)
+            if not frames or write in state.net:
+                continue
+            step = sent(state, write)
+            if "floor before the record" in self._mutants:
+                rest = host.left[:at] + host.left[at + 1 :]
+                step = with_host(step, h, host._replace(left=rest))
+            yield f"host {h} unpacks closed journal {left.journal}", step
 
     def _own_floors(self, state: State, h: int, host: Host) -> Iterator[Step]:
         logs = host.past if host.log < 0 else (*host.past, (host.log, host.committed))

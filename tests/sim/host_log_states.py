@@ -237,8 +237,8 @@ Step = tuple[str, State]
 class Setup:
     """A configuration. ``logs`` are the logs' processes and sizes; a process uses its logs one
     after the other. ``owners`` are the processes that own the journals at first. ``does`` names
-    what owners do: unpack, close, roll, floor. Log 0 begins with ``begun`` objects that nothing
-    needs."""
+    what owners do: unpack, close, roll, floor, unpack-closed. Log 0 begins with ``begun`` objects
+    that nothing needs."""
 
     logs: tuple[tuple[int, int], ...]
     budget: Budget

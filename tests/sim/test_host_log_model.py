@@ -58,11 +58,27 @@ CONFIGURATIONS = {
         9_708,
     ),
     "two journals share objects": (setup(((0, 2), (1, 1)), owners=(0, 0)), 15_037),
+    "a closed journal is unpacked": (
+        setup(((0, 2), (1, 1)), does="close floor unpack-closed"),
+        2_300,
+    ),
+    "unpack, close and unpack again": (
+        setup(((0, 2), (1, 1)), does="unpack close floor unpack-closed"),
+        12_181,
+    ),
+    "an ended log has closed journals": (
+        setup(((0, 2), (1, 1)), Budget(takes=1, sweeps=1), "close floor unpack-closed"),
+        9_412,
+    ),
     "four objects are in flight": (setup(((0, 4), (1, 1)), in_flight=4), 10_569),
 }
 """Each with the number of its states."""
 
 LONG = {
+    "closed journals are unpacked, three processes": (
+        setup(THREE, TWO_TAKES, "close floor unpack-closed"),
+        52_524,
+    ),
     "close, three processes": (setup(((0, 2), (1, 1), (2, 1)), TWO_TAKES, "close"), 61_598),
     "roll and unpack, three objects": (setup(((0, 3), (1, 1)), does="roll unpack"), 36_157),
     "roll, three processes": (setup(((0, 2), (1, 2), (2, 1)), TWO_TAKES, "roll"), 144_238),
@@ -100,6 +116,12 @@ MUTANTS = [
         setup(budget=Budget(takes=1, fails=1), does="floor"),
     ),
     Missing("floor before the record", DANGLING, 6, setup(does="unpack floor")),
+    Missing(
+        "floor before the record",
+        DANGLING,
+        9,
+        setup(((0, 2), (1, 1)), does="close floor unpack-closed"),
+    ),
     Missing("floor omits openings", DANGLING, 10, setup(does="floor")),
     Missing(
         "floor ignores a late write",
