@@ -878,6 +878,8 @@ class Runtime(Generic[StateT]):
         await self._commit()
         while self._queued or self._staged:
             await self._commit()
+        if self._error is not None:
+            return  # it ended meanwhile, perhaps since its state can't be trusted
         segments = self._machine.snapshot(self._state)
         try:
             ledger_id = await self._journal.roll(segments, digest(segments))

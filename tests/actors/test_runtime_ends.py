@@ -9,7 +9,7 @@ from tests.actors.test_runtime import Host, eventually, on_a_loop, recovered
 from tests.actors.toy import Add, Look, Toy
 from velaray.actors.runtime import Runtime, Stopped, VolatileJournal
 from velaray.journal.errors import Misuse, SyncFailed
-from velaray.journal.memory import MemoryDisk, Step
+from velaray.journal.memory import MemoryDisk, MemoryStore, Step
 
 
 def flushers() -> list[asyncio.Task]:
@@ -41,6 +41,26 @@ async def test_an_aborted_runtime_answers_no_caller_at_any_step_of_its_commit(st
     assert host.fatal == [], "whoever aborts it knows"
     assert not flushers()
     assert (await recovered(disk)).names == ["a", "b"], "the store had it already"
+
+
+@on_a_loop
+async def test_a_runtime_that_ends_before_a_roll_over_writes_no_checkpoint() -> None:
+    disk = MemoryDisk()
+    host = await Host(disk).start()
+    first = host.hold(Step.SYNC)
+    host.submit(Add("a"))
+    await first.arrived.wait()
+    host.submit(Add("b"))
+    host.runtime._roll_asked = True
+    second = host.hold(Step.SYNC)
+    first.opened.set()
+    await second.arrived.wait()
+    host.runtime.abort()
+    second.opened.set()
+    await host.runtime.close()
+    store = MemoryStore(disk)
+    (journal,) = await store.list_journals()
+    assert len(await store.list_ledgers(journal)) == 1
 
 
 @on_a_loop
