@@ -176,7 +176,7 @@ def everything_is_received(run: Evidence) -> Iterator[str]:
         received[note["subscription"]].add(note["content"])
     deleted = _unsubscribed(run.history)
     for subscription, topic in sorted(_subscriptions(run.history)):
-        if subscription in deleted or subscription == COMPACTED:
+        if (subscription, topic) in deleted or subscription == COMPACTED:
             continue
         hidden, log = run.hidden.get(topic, set()), run.logs.get(topic, {})
         stored = [text for place, found in log.items() if place not in hidden for text in found]
@@ -193,14 +193,18 @@ def everything_is_received(run: Evidence) -> Iterator[str]:
             yield f"{subscription} never got {missing[:5]} ({len(missing)}) of {topic}"
 
 
-def _unsubscribed(history: History) -> set[str]:
-    """Subscriptions that a consumer deleted, or tried to, and that weren't created again."""
-    deleted: set[str] = set()
+def _unsubscribed(history: History) -> set[tuple[str, str]]:
+    """Subscriptions, each with its topic, that a consumer deleted, or tried to, and that weren't
+    created again. Of a partitioned topic, a consumer may create that of one partition again while
+    it still deletes that of another."""
+    known: set[tuple[str, str]] = set()
+    deleted: set[tuple[str, str]] = set()
     for _, kind, note in history.of("seek", "subscribe"):
         if kind == "subscribe":
-            deleted.discard(note["subscription"])
+            known.add((note["subscription"], note["topic"]))
+            deleted.discard((note["subscription"], note["topic"]))
         elif note["to"] == "nothing":
-            deleted.add(note["subscription"])
+            deleted.update(pair for pair in known if pair[0] == note["subscription"])
     return deleted
 
 
