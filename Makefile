@@ -72,13 +72,13 @@ demo-machines: $(EXAMPLES) ## Lose every machine of a cluster, disk and all (und
 
 test: test-fast test-slow ## Run every test but the long ones (under 30 minutes on 2 cores)
 
-test-long: $(DEV) ## Run the tests that take a minute or more each, and the rest of those on Ray
+test-long: $(DEV) ## Run the tests that take a minute or more, and variants of others
 	$(PYTHON) -m pytest -m long -o faulthandler_timeout=0
 
-test-fast: $(DEV) ## Run the tests that need no Ray and little time (under 8 minutes)
+test-fast: $(DEV) ## Run the tests that need no Ray and little time (under 11 minutes)
 	$(PYTEST) -m "not slow and not ray and not long"
 
-test-slow: $(DEV) ## Run the tests that need Ray or more time (under 25 minutes)
+test-slow: $(DEV) ## Run the tests that need Ray or more time (under 15 minutes)
 	$(PYTEST) -m "(slow or ray) and not long"
 
 s3-server: $(DEV) ## Build the S3 server that tests run on, with Go (4 minutes)
