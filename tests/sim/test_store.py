@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from pathlib import Path
+
+import pytest
 
 from tests.sim.test_sim import assert_sound, simulate
+
+REGISTRY = tomllib.loads((Path(__file__).parent / "store_seeds.toml").read_text(encoding="utf-8"))
 
 
 def test_three_seeds_over_a_store_are_sound() -> None:
@@ -24,3 +30,16 @@ def test_a_seed_over_a_store_has_one_history_in_every_process() -> None:
     alone = digests()
     assert len(alone) == 1
     assert digests(PYTHONHASHSEED="random") == alone
+
+
+@pytest.mark.slow
+def test_seeds_over_a_store_that_failed_once_are_sound() -> None:
+    seeds = [str(seed["number"]) for seed in REGISTRY["seed"]]
+    assert_sound(simulate("--store", "--seed", *seeds))
+
+
+@pytest.mark.slow
+def test_mutants_over_a_store_are_found() -> None:
+    quick = ("delete-the-seal", "read-only-parts", "no-copy", "floor-forgets-lost-journals")
+    found = simulate("--mutants", *(f"store-{name}" for name in quick))
+    assert found.returncode == 0, found.stdout + found.stderr
