@@ -10,9 +10,11 @@ import time
 import pulsar
 import ray
 
+from benchmarks.contract import Absent, Peer
 from benchmarks.model import Result, Samples
 from benchmarks.options import Options
 from benchmarks.placements import DEDICATED, LOCAL, PLACEMENTS, SETTINGS, placed
+from benchmarks.systems import registry
 from benchmarks.systems.official_client import connected
 from velaray.cluster import OBJECT_STORE_BYTES, Cluster
 from velaray.local import LocalCluster
@@ -22,6 +24,7 @@ TOPICS = {DEDICATED: 10}
 """How many new topics a round has, by placement."""
 OTHERS_TOPICS = 100
 CASE = "first receipt on a new topic"
+PULSAR, NATS = "pulsar", "nats"
 FROM_NOTHING = "from nothing to the first receipt"
 
 
@@ -37,19 +40,48 @@ def run(options: Options) -> Result:
             first_receipt_ms(client, "warm-up")
             for number in range(options.rounds):
                 took = [first_receipt_ms(client, f"new-{number}-{topic}") for topic in range(count)]
-                samples.add(CASE, placement, "p50", "ms", statistics.median(took))
-                samples.add(CASE, placement, "slowest", "ms", max(took))
+                _add(samples, placement, took)
+    notes = []
+    for name in (PULSAR, NATS):
+        try:
+            registry.check(name)
+            with registry.start(name) as peer:
+                _peers_first_receipt_ms(peer, "warm-up")
+                for number in range(options.rounds):
+                    topics = [f"new-{number}-{topic}" for topic in range(OTHERS_TOPICS)]
+                    _add(samples, name, [_peers_first_receipt_ms(peer, each) for each in topics])
+        except Absent as error:
+            notes.append(f"{name}: {error}")
     return Result(
         name="activation",
         settings={
             "what": "create_producer() and send() of the official client, on a connected client",
             **SETTINGS,
+            PULSAR: "Apache Pulsar standalone, the same client",
+            NATS: "nats-server with JetStream: a new stream and its first receipt",
             "topics": f"{TOPICS[DEDICATED]} a round with a process for each, else {OTHERS_TOPICS}",
             "ray": ray.__version__,
         },
-        baseline=DEDICATED,
+        baseline=PULSAR,
         rows=samples.rows(),
+        notes=notes,
     )
+
+
+def _add(samples: Samples, system: str, took: list[float]) -> None:
+    samples.add(CASE, system, "p50", "ms", statistics.median(took))
+    samples.add(CASE, system, "p99", "ms", sorted(took)[-1 - len(took) // 100])
+    samples.add(CASE, system, "slowest", "ms", max(took))
+
+
+def _peers_first_receipt_ms(peer: Peer, topic: str) -> float:
+    """Milliseconds until the topic's first message has a receipt."""
+    began = time.monotonic()
+    peer.prepare(topic, [])
+    with peer.sender(topic, "") as sender:
+        sender.send_many(b"first", 1)
+        sender.wait()
+        return (time.monotonic() - began) * 1000
 
 
 def _from_nothing(samples: Samples, placement: str) -> None:

@@ -1,6 +1,7 @@
 """Steady traffic on many topics in shared hosts: memory, descriptors and journals over time.
 
-``--minutes`` is the duration.
+``--minutes`` is the duration. Ledgers are small, so that journals reach their lasting size in
+minutes; with the usual limits a topic would need hours for it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import linear_regression
 
@@ -25,9 +27,14 @@ from benchmarks.placements import SETTINGS, SHARED
 from benchmarks.processes import private_bytes
 from benchmarks.rig import running_cluster
 from benchmarks.systems.official_client import connected
-from velaray.cluster import Cluster
+from velaray.broker import journaled_actor
+from velaray.broker.garbage_collection import ledger_keeper
+from velaray.cluster import OBJECT_STORE_BYTES, Cluster
 from velaray.journal.files import JOURNALS
+from velaray.journal.journal import JournalSettings
+from velaray.topology import actor_system
 from velaray.topology.placement import HOST_PREFIX
+from velaray.topology.ray_connection import start_ray, stop_ray
 
 TOPICS = 200
 RATE = 5
@@ -37,6 +44,10 @@ BUSY_RATE = 2000
 SHUFFLED = 100
 """That consumer acknowledges the messages of such a window in any order."""
 PAYLOAD = b"x" * 100
+ROLL_RECORDS = 500
+"""So many records, and a journal rolls over."""
+HISTORY_BYTES = 64 << 10
+"""A journal keeps so much of what it needs no more."""
 MEMORY_LIMIT = 0.5
 DESCRIPTORS_LIMIT = 1.0
 _ALL_JOURNALS = "all journals"
@@ -61,6 +72,7 @@ def run(options: Options) -> Result:
     """One cluster; the growth is that in the second half of the time."""
     points: list[Point] = []
     with (
+        _small_ledgers(),
         running_cluster(placement=SHARED) as cluster,
         connected(cluster.service_url) as client,
         velaray.Client(cluster.service_url) as own_client,
@@ -87,6 +99,8 @@ def run(options: Options) -> Result:
             "whose consumer sends each acknowledgement by itself, in any order within "
             f"{SHUFFLED} messages; {len(PAYLOAD)} bytes, not batched",
             SHARED: SETTINGS[SHARED],
+            "ledgers": f"at most {ROLL_RECORDS} records, of which {HISTORY_BYTES >> 10} KiB are "
+            "kept when they aren't needed",
             "growth": f"slope of the values of every {_SAMPLE_S:g} s in the second half of "
             f"{options.minutes:g} minutes",
             "ray": ray.__version__,
@@ -96,6 +110,27 @@ def run(options: Options) -> Result:
         verdicts=verdicts,
         notes=[f"{rate:.0f} acknowledgements a second were sent one by one"],
     )
+
+
+@contextmanager
+def _small_ledgers() -> Iterator[None]:
+    """A Ray whose processes make small ledgers."""
+    hook = f"{__name__}.{shrink.__name__}"
+    start_ray(
+        object_store_memory=OBJECT_STORE_BYTES, runtime_env={"worker_process_setup_hook": hook}
+    )
+    try:
+        yield
+    finally:
+        stop_ray()
+
+
+def shrink() -> None:
+    """Have every journal of this process roll over soon, and keep little."""
+    small = partial(JournalSettings, roll_records=ROLL_RECORDS)
+    actor_system.JournalSettings = small  # type: ignore[attr-defined,misc]
+    ledger_keeper.ROLL_BYTES = HISTORY_BYTES
+    journaled_actor.HISTORY_BYTES = HISTORY_BYTES  # type: ignore[attr-defined]
 
 
 def _measured(cluster: Cluster, minute: float) -> Iterator[Point]:
