@@ -120,10 +120,20 @@ def running(tree: Path, name: str, values: dict[Measured, list[float]]) -> Itera
         process.wait(STOP_WITHIN_S)
 
 
-def compare(mine: Version, other: Version, pairs: int, seconds: float) -> None:
-    """Add ``pairs`` values of each measure to both; a first pair warms up and isn't counted."""
+def title(cell: Cell) -> str:
+    """What the table and ``--only`` call a workload."""
+    return f"{cell.load} {cell.case} {cell.way}".strip()
+
+
+def workloads(seconds: float, only: list[str]) -> list[Cell]:
+    """The workloads to compare: those titled in ``only``, all if it is empty."""
     groups = plan.cells(LOADS, [plan.VELARAY], seconds)
     cells = [cell for group in groups for cell in group if cell.way in WAYS]
+    return [cell for cell in cells if not only or title(cell) in only]
+
+
+def compare(mine: Version, other: Version, pairs: int, cells: list[Cell]) -> None:
+    """Add ``pairs`` values of each measure to both; a first pair warms up and isn't counted."""
     for number in range(pairs + 1):
         for at, cell in enumerate(cells):
             order = (mine, other) if (number + at) % 2 else (other, mine)
@@ -136,15 +146,14 @@ def show(
     mine: dict[Measured, list[float]], other: dict[Measured, list[float]], console: Console
 ) -> None:
     """Print a row per workload and measure."""
-    table = Table("workload", "case", "measure", "this", "other", "ratio", "95 %")
+    table = Table("workload", "measure", "this", "other", "ratio", "95 %")
     for (cell, measure), values in mine.items():
         others = other[cell, measure]
         if min(values) <= 0 or min(others) <= 0:
             continue
         found = Interval.of([a / b for a, b in zip(values, others, strict=True)])
         table.add_row(
-            cell.load,
-            f"{cell.case} {cell.way}".strip(),
+            title(cell),
             measure,
             f"{statistics.median(values):.4g}",
             f"{statistics.median(others):.4g}",
@@ -163,6 +172,9 @@ def main() -> None:
         "--starts", type=int, default=4, help="how often both clusters are started in all"
     )
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a workload")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="WORKLOAD", help="as the table calls it"
+    )
     chosen = parser.parse_args()
     if chosen.pairs < 2:
         parser.error("--pairs must be 2 or more: an interval needs two ratios")
@@ -170,6 +182,11 @@ def main() -> None:
         parser.error("--starts must be 1 or more, and at most --pairs")
     if not (chosen.other / "benchmarks" / "worker.py").is_file():
         parser.error(f"{chosen.other} is no clone of velaray")
+    cells = workloads(chosen.seconds, chosen.only)
+    unknown = set(chosen.only) - {title(cell) for cell in cells}
+    if unknown:
+        known = ", ".join(repr(title(cell)) for cell in workloads(chosen.seconds, []))
+        parser.error(f"no workload is called {', '.join(sorted(unknown))}; there are {known}")
     console = Console(width=160)
     mine: dict[Measured, list[float]] = {}
     other: dict[Measured, list[float]] = {}
@@ -178,7 +195,7 @@ def main() -> None:
         with ExitStack() as stack:
             this = stack.enter_context(running(Path.cwd(), "this", mine))
             former = stack.enter_context(running(chosen.other.resolve(), "other", other))
-            compare(this, former, pairs, chosen.seconds)
+            compare(this, former, pairs, cells)
     for name, value in describe_machine().items():
         console.print(f"{name}: {value}")
     show(mine, other, console)
