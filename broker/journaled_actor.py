@@ -162,7 +162,8 @@ class JournaledActor(ActorBase):
         assert isinstance(journal, Journal)
         while True:
             await asyncio.sleep(CONFIRM_S)
-            await journal.confirm()
+            # Actors of a process share a look at an object store, although they look in turn.
+            await journal.confirm(within_s=CONFIRM_S / 2)
 
     def work(self) -> int:
         """The number of commands since the start."""

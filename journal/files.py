@@ -529,8 +529,8 @@ class FileStore:
             _clean_up(directory, version)
         return version
 
-    async def holds(self, journal: str, version: int) -> bool:
-        """Look at the directory twice; see `LedgerStore`."""
+    async def holds(self, journal: str, version: int, within_s: float = 0.0) -> bool:
+        """Look at the directory twice, now; see `LedgerStore`."""
         return await self._writer_of(journal).run(lambda: self._holds(journal, version))
 
     def _holds(self, journal: str, version: int) -> bool:

@@ -731,18 +731,18 @@ class Journal:
         await self._write_index(info.ledger_id, index)
         return index
 
-    async def confirm(self) -> bool:
+    async def confirm(self, within_s: float = 0.0) -> bool:
         """Check, without writing, whether this owner is still the newest one.
 
         For owners that write rarely: every commit checks it anyway. True: it was the newest owner
-        at a moment after the call. False: unknown, because the manifest is being written, which
+        at a moment after the call, or at most ``within_s`` before it. False: unknown, because the manifest is being written, which
         checks as well, or because the journal has failed. Raises `Fenced`, after which nothing can
         be staged any more.
         """
         if self._failure is not None or self._busy in _MANIFEST_MOVES:
             return False
         version = self._version
-        held = await self._store.holds(self.key, version)
+        held = await self._store.holds(self.key, version, within_s)
         if held or self._busy in _MANIFEST_MOVES or self._version != version:
             return held
         self._failure = Fenced(self.key, self.epoch)

@@ -327,8 +327,8 @@ class MemoryStore:
         await self._step(Step.MANIFEST_WRITTEN, journal)
         return expected + 1
 
-    async def holds(self, journal: str, version: int) -> bool:
-        """Compare with the disk; see `LedgerStore`."""
+    async def holds(self, journal: str, version: int, within_s: float = 0.0) -> bool:
+        """Compare with the disk, now; see `LedgerStore`."""
         await self._step(Step.CONFIRM, journal)
         return self._holds(journal, version)
 

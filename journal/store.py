@@ -114,11 +114,12 @@ class LedgerStore(Protocol):
         """
         ...
 
-    async def holds(self, journal: str, version: int) -> bool:
+    async def holds(self, journal: str, version: int, within_s: float = 0.0) -> bool:
         """Whether ``version``, which this store object wrote, is still the newest.
 
         A version that this store object did not write is not held. Never True once a newer
-        version was written before the call, even if it has been cleaned up since.
+        version was written ``within_s`` or more before the call, even if it has been cleaned up
+        since. A store whose looks cost requests may use a look that is at most that old.
         """
         ...
 

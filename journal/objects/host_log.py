@@ -102,7 +102,7 @@ class HostLog:
         self._flying: deque[_Batch] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._last_sent_s = self._looked_s = -1e9
+        self._last_sent_s = self._looked_s = self._alive_s = -1e9
         self._checksum = 0
         self.incarnation = incarnation
         self.next_number = 0
@@ -141,29 +141,37 @@ class HostLog:
         elif self._flying:
             await self.wait(self.next_number - 1)
 
-    async def is_alive(self) -> bool:
-        """Whether the log had no SEAL at a moment after the call. If it was ended, it fails
-        here.
+    async def is_alive(self, within_s: float = 0.0) -> bool:
+        """Whether the log had no SEAL at a moment after the call, or less than ``within_s`` before
+        it. If it was ended, it fails here.
 
         Calls share looks, at most one for each commit interval: the number of requests doesn't grow
         with that of the journals.
         """
+        if self.failure is None and self._alive_s + within_s > asyncio.get_running_loop().time():
+            return True
+        return await asyncio.shield(self._next_look())
+
+    def _next_look(self) -> asyncio.Task[bool]:
         if self._queued is None:
             self._queued = asyncio.create_task(self._look_after(self._looking))
-        return await asyncio.shield(self._queued)
+        return self._queued
 
     async def _look_after(self, former: asyncio.Task[bool] | None) -> bool:
         if former is not None:
             await asyncio.wait({former})
         loop = asyncio.get_running_loop()
         await asyncio.sleep(self._looked_s + self._settings.commit_interval_s - loop.time())
-        self._looked_s = loop.time()
+        began_s = self._looked_s = loop.time()
         # Callers from here on need another look.
         self._looking, self._queued = self._queued, None
         try:
-            return await self._look()
+            alive = await self._look()
         except (LogSealed, SyncFailed):
             return False
+        if alive:
+            self._alive_s = began_s
+        return alive
 
     async def _look(self) -> bool:
         number = self.next_number

@@ -245,7 +245,7 @@ class ObjectLedgerStore:
         if mine.cut:
             raise ManifestConflict(mine.journal, record.version)
 
-    async def holds(self, journal: str, version: int) -> bool:
+    async def holds(self, journal: str, version: int, within_s: float = 0.0) -> bool:
         """Look whether another process ended the log of this one; see `LedgerStore`.
 
         An owner whose tail is in the log is superseded when its successor seals the log, not when
@@ -255,7 +255,7 @@ class ObjectLedgerStore:
         if mine is None or mine.cut or mine.record.version != version:
             return False
         if mine.record.status is Status.OPEN:
-            alive = await mine.log.is_alive()
+            alive = await mine.log.is_alive(within_s)
         else:
             found = await read_record(self.objects, journal)
             alive = found is not None and found[0].is_same_write(mine.record)

@@ -135,6 +135,20 @@ async def test_a_look_finds_a_seal_and_calls_at_once_share_it():
 
 
 @on_loop
+async def test_a_call_that_permits_it_uses_a_recent_look():
+    bench = Bench()
+    await bench.log.wait(bench.stage(b"one"))
+    assert await bench.log.is_alive(3600)
+    gets = bench.objects.counters.gets
+    assert await bench.log.is_alive(3600)
+    assert bench.objects.counters.gets == gets
+    bench.bucket.objects[log_object(NAME, 1)] = _seal()
+    assert await bench.log.is_alive(3600)
+    assert not await bench.log.is_alive()
+    assert not await bench.log.is_alive(3600)
+
+
+@on_loop
 async def test_looks_are_limited_to_one_for_each_interval():
     bench = Bench(interval_s=0.05)
     await bench.log.wait(bench.stage(b"one"))

@@ -202,21 +202,9 @@ def _share_work(replace: Replace) -> None:
         return shared
 
     replace(HostLog, "_send_when_due", of_the_process(HostLog._send_when_due))
-    replace(HostLog, "is_alive", _begun_by_the_process(HostLog))
+    replace(HostLog, "_next_look", of_the_process(HostLog._next_look))
     replace(Housekeeper, "wake", of_the_process(Housekeeper.wake))
     replace(LogReader, "_ask", of_the_process(LogReader._ask))
-
-
-def _begun_by_the_process(log: type[HostLog]) -> Any:
-    is_alive = log.is_alive
-
-    async def shared(self: HostLog) -> bool:
-        if self._queued is None:
-            with within(current_node().process):
-                self._queued = asyncio.create_task(self._look_after(self._looking))
-        return await is_alive(self)
-
-    return shared
 
 
 def _note_work(replace: Replace, cluster: StoreCluster) -> None:

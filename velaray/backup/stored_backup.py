@@ -130,7 +130,7 @@ class BackupStore:
         """Refused."""
         self._refuse()
 
-    async def holds(self, journal: str, version: int) -> bool:
+    async def holds(self, journal: str, version: int, within_s: float = 0.0) -> bool:
         """False: nobody owns it."""
         return False
 

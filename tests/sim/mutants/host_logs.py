@@ -233,7 +233,7 @@ def _replace_without_comparing(original: Any) -> Any:
 
 
 def _trust_ownership_without_looking(original: Any) -> Any:
-    async def is_alive(self: HostLog) -> bool:
+    async def is_alive(self: HostLog, within_s: float = 0.0) -> bool:
         return self.failure is None
 
     return is_alive
