@@ -735,9 +735,9 @@ class Journal:
         """Check, without writing, whether this owner is still the newest one.
 
         For owners that write rarely: every commit checks it anyway. True: it was the newest owner
-        at a moment after the call, or at most ``within_s`` before it. False: unknown, because the manifest is being written, which
-        checks as well, or because the journal has failed. Raises `Fenced`, after which nothing can
-        be staged any more.
+        at a moment after the call, or at most ``within_s`` before it. False: unknown, because the
+        manifest is being written, which checks as well, or because the journal has failed. Raises
+        `Fenced`, after which nothing can be staged any more.
         """
         if self._failure is not None or self._busy in _MANIFEST_MOVES:
             return False

@@ -21,6 +21,9 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from velaray.actors.runtime import Stopped
 from velaray.events.ids import ActorKey
+from velaray.journal.objects.journal_record import Tail
+from velaray.journal.objects.ledger_store import ObjectLedgerStore
+from velaray.journal.objects.sealing import GONE
 from velaray.topology.actor_system import (
     Activation,
     Address,
@@ -40,6 +43,7 @@ from velaray.topology.placement import BACKGROUND_HOST, group_of, host_names, is
 from velaray.topology.ray_directory import directory_of
 from velaray.topology.ray_host_control import RayHostControl
 from velaray.topology.ray_nodes import actor_resources
+from velaray.topology.ray_owners import RayOwners
 from velaray.topology.ray_process import (
     BACKGROUND_NICENESS,
     allow_many_files,
@@ -130,7 +134,7 @@ class SharedActorSystem(RayActorSystem):
 
     def __init__(self, config: ClusterConfig, make_actor: MakeActor, host: str = "") -> None:
         """``host`` is the name of the host that this process is; "": it is none."""
-        super().__init__(config, make_actor)
+        super().__init__(config, make_actor, RayOwners(config, host).ask)
         self._directory = _RayDirectory(config)
         self.placed = PlacedActors(
             host,
@@ -228,6 +232,14 @@ class HostActor:
                 async with asyncio.timeout(timeout_s):
                     found[key.text()] = await actor.call(method, {})
         return found
+
+    async def release_journal(self, journal: str, tail: tuple[str, int, int, int]) -> int:
+        """Release a journal in an object store that another host has taken; see
+        `ObjectLedgerStore.release_to_successor`."""
+        store = self._system.store
+        if not isinstance(store, ObjectLedgerStore):
+            return GONE
+        return await store.release_to_successor(journal, Tail(*tail))
 
     def keys(self) -> list[str]:
         """The actors that run here."""

@@ -25,6 +25,7 @@ from velaray.actors.runtime import Stopped
 from velaray.events.backoff import Backoff
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.errors import StorageFull
+from velaray.journal.objects.sealing import AskOwner
 from velaray.topology.actor_system import (
     Activation,
     ActorBase,
@@ -58,11 +59,13 @@ _LONGEST_ASK_AGAIN_S = 1.0
 class RayActorSystem(ActorSystem):
     """Resolves actors through Ray; one per process."""
 
-    def __init__(self, config: ClusterConfig, make_actor: MakeActor) -> None:
+    def __init__(
+        self, config: ClusterConfig, make_actor: MakeActor, ask_owner: AskOwner | None = None
+    ) -> None:
         """``make_actor`` must be a module's function: Ray sends its name to the actors'
         processes."""
         writers = WRITERS if config.hosts else 1
-        super().__init__(config, store_of(config, writers))
+        super().__init__(config, store_of(config, writers, ask_owner))
         self._make_actor = make_actor
 
     async def address(self, key: ActorKey) -> Address:

@@ -6,6 +6,7 @@ from velaray.journal.files import FileStore
 from velaray.journal.objects.host_log import HostLogSettings
 from velaray.journal.objects.ledger_store import ObjectLedgerStore
 from velaray.journal.objects.remote_objects import open_objects
+from velaray.journal.objects.sealing import AskOwner
 from velaray.journal.store import LedgerStore
 from velaray.topology.config import ClusterConfig
 
@@ -15,15 +16,19 @@ def is_object_store(location: str) -> bool:
     return "://" in location
 
 
-def store_of(config: ClusterConfig, writers: int = 1) -> LedgerStore:
+def store_of(
+    config: ClusterConfig, writers: int = 1, ask_owner: AskOwner | None = None
+) -> LedgerStore:
     """The journals of a cluster, for its actors. ``writers`` is the number of threads that write
-    to a directory. Raises as `open_store` does."""
+    to a directory, ``ask_owner`` asks processes for journals in an object store. Raises as
+    `open_store` does."""
     if is_object_store(config.data_dir):
         return ObjectLedgerStore(
             open_objects(config.data_dir),
             config.number_base,
             HostLogSettings(config.commit_interval_ms / 1000),
             generation=config.incarnation,
+            ask_owner=ask_owner,
         )
     return FileStore(config.data_dir, config.number_base, writers)
 

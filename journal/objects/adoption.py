@@ -39,9 +39,10 @@ under way at once."""
 CACHED_BYTES: Final = 256 << 20
 """Bytes of other processes' logs that stay in memory for further adoptions."""
 
-BeforeSeal = Callable[[str, int], Awaitable[None]]
-"""Waits until the log of an incarnation may be ended at a number: its process has ended, or can't
-be asked. It may raise, if the process lives and doesn't answer."""
+BeforeSeal = Callable[[str, Tail, int], Awaitable[int | None]]
+"""Waits until the log of a journal's tail may be ended at a number: its process has ended, or
+doesn't answer. If the process has released the journal instead, it returns the number below which
+the activation's bytes are; its log isn't ended then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,8 @@ class LogReader:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def adopt(self, journal: str, tail: Tail) -> list[Chunk]:
-        """End the log of ``tail`` unless the journal was closed; returns the journal's chunks.
+        """The journal's chunks. Unless the journal was closed or its owner releases it, the log of
+        ``tail`` is ended.
 
         Raises `CorruptJournal` if an object that may be needed is missing or damaged.
         """
@@ -110,7 +112,9 @@ class LogReader:
         walk = _Walk(journal, tail)
         number = max(tail.first, await self.floor(tail.incarnation))
         while True:
-            page = await self._page_or_seal(tail.incarnation, number)
+            page, end = await self._page_or_seal(journal, tail, number)
+            if end is not None:
+                return await self.read(journal, tail._replace(end=end))
             if page is not None and not page.sealed:
                 self._add(walk, number, page)
                 number += 1
@@ -158,22 +162,28 @@ class LogReader:
         found = await self._objects.get(name)
         return read_floor(name, self._objects.location(name), found)[0]
 
-    async def _page_or_seal(self, incarnation: str, number: int) -> LogPage | None:
-        """The object of a number; a SEAL is created if there is none. None: it was committed, and
-        is deleted or missing."""
+    async def _page_or_seal(
+        self, journal: str, tail: Tail, number: int
+    ) -> tuple[LogPage | None, int | None]:
+        """The object of a number; a SEAL is created if there is none, unless the owner releases the
+        journal and so tells its end. Neither: it was committed, and is deleted or missing."""
+        incarnation = tail.incarnation
         page = await self.page(incarnation, number)
         if page is not None:
-            return page
+            return page, None
         if await self._was_committed(incarnation, number):
-            return await self._get(incarnation, number)
-        await self._before_seal(incarnation, number)
+            return await self._get(incarnation, number), None
+        end = await self._before_seal(journal, tail, number)
+        if end is not None:
+            return None, end
         try:
             await self._objects.create(log_object(incarnation, number), Kind.SEAL, b"")
         except Taken as taken:
-            return self._keep(incarnation, number, taken.found) if taken.found else None
+            found = taken.found
+            return (self._keep(incarnation, number, found) if found else None), None
         sealed = LogPage(sealed=True)
         self._pages[incarnation, number] = sealed
-        return sealed
+        return sealed, None
 
     async def _was_committed(self, incarnation: str, number: int) -> bool:
         """Whether a later object shows that the object of a number was committed. A SEAL shows it,

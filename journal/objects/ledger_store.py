@@ -56,7 +56,7 @@ from velaray.journal.objects.log_writer import LogWriter
 from velaray.journal.objects.numbers import BLOCK, JournalNumbers
 from velaray.journal.objects.object_store import ObjectStore
 from velaray.journal.objects.reading import Views, end_of, read_bytes, read_record
-from velaray.journal.objects.sealing import SealPatience, incarnation_name
+from velaray.journal.objects.sealing import GONE, AskOwner, SealPatience, incarnation_name
 from velaray.journal.store import Counters, Ownership, StoredManifest
 
 READ_RECORDS = 64
@@ -77,6 +77,7 @@ class ObjectLedgerStore:
         *,
         generation: int = 0,
         before_seal: BeforeSeal | None = None,
+        ask_owner: AskOwner | None = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
         source: RandomSource = random,
         number_block: int = BLOCK,
@@ -85,7 +86,7 @@ class ObjectLedgerStore:
     ) -> None:
         self.objects = ConditionalObjects(objects, random_bytes, source, patience_s)
         self.counters = Counters()
-        patience = SealPatience(self.objects, generation)
+        patience = SealPatience(self.objects, generation, ask=ask_owner)
         self.logs = LogReader(self.objects, before_seal or patience.wait)
         self._generation = generation
         self._settings = settings or HostLogSettings()
@@ -273,6 +274,24 @@ class ObjectLedgerStore:
             if self.activations.get(journal) is mine:
                 del self.activations[journal]
             self._leave(mine)
+
+    async def release_to_successor(self, journal: str, tail: Tail) -> int:
+        """Cut this process's activation of a journal that another process has taken.
+
+        Returns the number of the log below which everything of it is, or `GONE` if ``tail`` isn't
+        in this process's log, or that log has failed. The activation acknowledges nothing more.
+        """
+        log = self._log
+        if log is None or log.incarnation != tail.incarnation:
+            return GONE
+        mine = self.activations.get(journal)
+        if mine is not None and mine.log is log and mine.epoch <= tail.epoch:
+            mine.end_it()
+        try:
+            await log.wait_for_all()
+        except (LogSealed, SyncFailed):
+            return GONE
+        return log.committed
 
     async def _close_record(self, mine: Activation) -> None:
         await mine.settled()

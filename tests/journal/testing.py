@@ -17,6 +17,7 @@ from velaray.journal.journal import Journal, JournalSettings
 from velaray.journal.memory import Hook, MemoryDisk, MemoryStore, Step, _File
 from velaray.journal.objects.conditional import PATIENCE_S
 from velaray.journal.objects.host_log import HostLogSettings
+from velaray.journal.objects.journal_record import Tail
 from velaray.journal.objects.ledger_store import ObjectLedgerStore
 from velaray.journal.objects.memory_objects import Call, CallHook, MemoryBucket, MemoryObjects
 from velaray.journal.objects.object_store import ObjectStore
@@ -46,7 +47,7 @@ async def give_way_to_requests(call: Call) -> None:
     await asyncio.sleep(0)
 
 
-async def seal_at_once(incarnation: str, number: int) -> None:
+async def seal_at_once(journal: str, tail: Tail, number: int) -> None:
     """End any log without waiting for its process."""
 
 

@@ -19,12 +19,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from random import Random
 
-from tests.journal.testing import seal_at_once
 from tests.sim.loop import HARNESS, Node, SimLoop, context_of
 from velaray.journal.errors import JournalError
 from velaray.journal.journal import Journal, JournalSettings
 from velaray.journal.objects.host_log import HostLogSettings
 from velaray.journal.objects.housekeeping import HousekeepingSettings
+from velaray.journal.objects.journal_record import Tail
 from velaray.journal.objects.ledger_store import ObjectLedgerStore
 from velaray.journal.objects.memory_objects import (
     Call,
@@ -34,6 +34,7 @@ from velaray.journal.objects.memory_objects import (
     Request,
 )
 from velaray.journal.objects.object_store import StoreUnavailable
+from velaray.journal.objects.sealing import GONE
 from velaray.journal.replay import verify
 
 STORM_S = 30.0
@@ -114,10 +115,13 @@ class Host(Node):
             random_bytes=rng.randbytes,
             source=rng,
             number_block=2,
-            before_seal=seal_at_once,
+            before_seal=self._before_seal,
             patience_s=PATIENCE_S,
         )
         self.actors: dict[str, Actor] = {}
+
+    async def _before_seal(self, journal: str, tail: Tail, number: int) -> int | None:
+        return await self.run.ask(journal, tail)
 
     async def _hook(self, call: Call) -> None:
         await self.run.request(self, call)
@@ -209,7 +213,7 @@ class HostLogsRun:
         self.bucket = MemoryBucket()
         self.keys = [f"partition/t/n/j{n}/-1/1" for n in range(self.rng.randint(1, 4))]
         self.pasts = {key: Past() for key in self.keys}
-        self.counts = dict.fromkeys(("opened", "acknowledged", "failed", "killed"), 0)
+        self.counts = dict.fromkeys(("opened", "acknowledged", "failed", "killed", "released"), 0)
         self.hosts: list[Host] = []
         self.violation: Violated | None = None
         self._started = 0
@@ -266,6 +270,21 @@ class HostLogsRun:
             await asyncio.Event().wait()
 
     # -- hosts ---------------------------------------------------------------------
+
+    async def ask(self, journal: str, tail: Tail) -> int | None:
+        """Ask every host to release a journal. Half of the times nobody is asked, as if none could
+        be reached, and an answer may be lost."""
+        if self.rng.random() < 0.5:
+            return None
+        for host in list(self.hosts):
+            asked = self.loop.create_task(
+                host.store.release_to_successor(journal, tail), context=context_of(host)
+            )
+            done, _ = await asyncio.wait({asked}, timeout=self.rng.random() * 3)
+            if done and asked.result() != GONE and self.rng.random() < 0.9:
+                self.counts["released"] += 1
+                return asked.result()
+        return None
 
     def _start_host(self) -> Host:
         self._started += 1

@@ -18,7 +18,7 @@ from tests.sim.cluster import Activation, SimCluster, SimulatedActorSystem
 from tests.sim.history import History
 from tests.sim.hosts_cluster import HostedCluster, PlacedActorSystem, SimHost
 from tests.sim.hosts_store import OPERATIONS, WRITER_OPERATIONS, counted
-from tests.sim.loop import Node, SimLoop, current_node, within
+from tests.sim.loop import Node, SimLoop, context_of, current_node, within
 from tests.sim.store_bucket import SimBucket
 from tests.sim.store_requests import SimObjects, StoreTrap, Weather
 from velaray.events.ids import ActorKind
@@ -29,10 +29,10 @@ from velaray.journal.objects.adoption import LogReader
 from velaray.journal.objects.conditional import ConditionalObjects
 from velaray.journal.objects.host_log import HostLog, HostLogSettings
 from velaray.journal.objects.housekeeping import Housekeeper, HousekeepingSettings
-from velaray.journal.objects.journal_record import Status
+from velaray.journal.objects.journal_record import Status, Tail
 from velaray.journal.objects.ledger_store import ObjectLedgerStore
 from velaray.journal.objects.log_writer import LogWriter
-from velaray.journal.objects.sealing import SealPatience
+from velaray.journal.objects.sealing import GONE, SealPatience
 from velaray.journal.store import LedgerStore
 
 Replace = Callable[[Any, str, Any], None]
@@ -51,12 +51,13 @@ class SimObjectStore(ObjectLedgerStore):
         spared = node.name.startswith("admin")
         objects, generation = SimObjects(cluster, rng, spared), cluster.config.incarnation
         conditional = ConditionalObjects(objects, rng.randbytes, rng, cluster.patience_s)
+        patience = SealPatience(conditional, generation, cluster.quiet_s, cluster.ask_owner)
         super().__init__(
             objects,
             number_base=cluster.config.number_base,
             settings=cluster.log_settings,
             generation=generation,
-            before_seal=SealPatience(conditional, generation, cluster.quiet_s).wait,
+            before_seal=patience.wait,
             random_bytes=rng.randbytes,
             source=rng,
             number_block=2,
@@ -128,6 +129,8 @@ class StoreCluster(HostedCluster):
         )
         self.patience_s = rng.choice((4.0, 4.0, 20.0))
         self.quiet_s = rng.choice((0.0, 0.5, 0.5, sealing.QUIET_S))
+        self.asking = Random(f"{seed}/store/asking")
+        self.released = 0
         self.doing: dict[Node, Counter[str]] = {}
         self.rates = (rng.choice(ERROR_RATES), rng.choice(STALL_RATES))
         super().__init__(loop, seed, history, relaxed)
@@ -140,6 +143,30 @@ class StoreCluster(HostedCluster):
 
     def _make_host_system(self, host: SimHost) -> PlacedActorSystem:
         return StoreActorSystem(self, host, host.place)
+
+    async def ask_owner(self, journal: str, tail: Tail) -> int | None:
+        """Ask every host for a journal, as `RayOwners` does. A paused host doesn't answer in time,
+        and sometimes no answer arrives."""
+        hosts = list(self.hosts.values())
+        answers = [await self._ask_host(host, journal, tail) for host in hosts]
+        for answer in answers:
+            if answer is not None and answer != GONE:
+                self.released += 1
+                return answer
+        return None if None in answers else GONE
+
+    async def _ask_host(self, host: SimHost, journal: str, tail: Tail) -> int | None:
+        store = host.system.store
+        assert isinstance(store, SimObjectStore)
+        if host.dead:
+            return None
+        work = store.release_to_successor(journal, tail)
+        asked = self.loop.create_task(work, context=context_of(host))
+        while not asked.done() and not host.dead:
+            done, _ = await asyncio.wait({asked}, timeout=1.0)
+            if not done:
+                return None
+        return asked.result() if asked.done() and self.asking.random() < 0.9 else None
 
     # -- faults ----------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ class StoreWorld(HostsWorld):
         counts = Counter({"hosts killed": killed["host"]})
         counts += Counter({f"killed mid-{what}": killed[what] for what in KILLED})
         counts["logs sealed"] = self.cluster.bucket.seals()
+        counts["journals released instead"] = self.cluster.released
         counts["parts that no record names"] = self.cluster.bucket.unneeded_parts()
         return counts
 

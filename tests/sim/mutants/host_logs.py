@@ -15,9 +15,10 @@ from velaray.journal.objects.bodies import Kind
 from velaray.journal.objects.conditional import ConditionalObjects, Taken
 from velaray.journal.objects.host_log import HostLog
 from velaray.journal.objects.housekeeping import Housekeeper
-from velaray.journal.objects.journal_record import JournalRecord, Status, record_object
+from velaray.journal.objects.journal_record import JournalRecord, Status, Tail, record_object
 from velaray.journal.objects.ledger_store import ObjectLedgerStore
 from velaray.journal.objects.log_writer import LogWriter
+from velaray.journal.objects.sealing import GONE
 
 
 def _acknowledge_out_of_order(original: Any) -> Any:
@@ -33,9 +34,9 @@ def _acknowledge_out_of_order(original: Any) -> Any:
 
 
 def _do_not_seal(original: Any) -> Any:
-    async def page_or_seal(self: LogReader, incarnation: str, number: int) -> Any:
-        page = await self.page(incarnation, number)
-        return page if page is not None else LogPage(sealed=True)
+    async def page_or_seal(self: LogReader, journal: str, tail: Tail, number: int) -> Any:
+        page = await self.page(tail.incarnation, number)
+        return (page if page is not None else LogPage(sealed=True)), None
 
     return page_or_seal
 
@@ -45,7 +46,7 @@ def _seal_behind_the_highest(original: Any) -> Any:
         names = await self._objects.list(f"hosts/{tail.incarnation}/0")
         highest = max((int(name.rsplit("/", 1)[1]) for name in names), default=-1)
         if tail.end < 0:
-            await self._page_or_seal(tail.incarnation, max(highest + 1, tail.first))
+            await self._page_or_seal(journal, tail, max(highest + 1, tail.first))
             return await self.read(journal, tail)
         return await original(self, journal, tail)
 
@@ -101,14 +102,14 @@ def _no_look_at_the_floor(original: Any) -> Any:
 
 
 def _remember_the_seal_for_every_journal(original: Any) -> Any:
-    async def page_or_seal(self: LogReader, incarnation: str, number: int) -> Any:
+    async def page_or_seal(self: LogReader, journal: str, tail: Tail, number: int) -> Any:
         seals = self.__dict__.setdefault("seals", set())
-        if incarnation in seals:
-            return LogPage(sealed=True)
-        page = await original(self, incarnation, number)
+        if tail.incarnation in seals:
+            return LogPage(sealed=True), None
+        page, end = await original(self, journal, tail, number)
         if page is not None and page.sealed:
-            seals.add(incarnation)
-        return page
+            seals.add(tail.incarnation)
+        return page, end
 
     return page_or_seal
 
@@ -220,6 +221,21 @@ def _copy_what_is_not_listed(original: Any) -> Any:
 class _Everything(frozenset[int]):
     def __contains__(self, item: object) -> bool:
         return True
+
+
+def _release_one_object_less(original: Any) -> Any:
+    async def release(self: ObjectLedgerStore, journal: str, tail: Tail) -> int:
+        end = await original(self, journal, tail)
+        return max(end - 1, 0) if end != GONE else GONE
+
+    return release
+
+
+def _release_without_the_cut(original: Any) -> Any:
+    async def release(self: ObjectLedgerStore, journal: str, tail: Tail) -> int:
+        return await original(self, "", tail)
+
+    return release
 
 
 def _replace_without_comparing(original: Any) -> Any:
@@ -345,5 +361,15 @@ HOST_LOG_MUTANTS: dict[str, Mutant] = {
         "ownership is confirmed without a look at the log",
         ((HostLog, "is_alive", _trust_ownership_without_looking),),
         within=200,
+    ),
+    "release-one-object-less": Mutant(
+        "a released journal ends before its newest object",
+        ((ObjectLedgerStore, "release_to_successor", _release_one_object_less),),
+        within=200,
+    ),
+    "release-without-the-cut": Mutant(
+        "a released journal's owner goes on",
+        ((ObjectLedgerStore, "release_to_successor", _release_without_the_cut),),
+        within=50,
     ),
 }
