@@ -196,8 +196,14 @@ class Housekeeper:
         try:
             await objects.replace(record_object(left.journal), Kind.MANIFEST, after.encode(), tag)
         except Replaced:
-            await objects.delete(written)  # the next look tells what is needed
-            return
+            # The write may have had its effect before somebody took the journal: its answer was
+            # lost. Then the successor's record names these parts.
+            newest = await read_record(objects, left.journal)
+            named = (
+                {part.name for each in newest[0].parts.values() for part in each} if newest else ()
+            )
+            await objects.delete([name for name in written if name not in named])
+            return  # the next look tells what is needed
         left.kept.keep(0, 0)
         await objects.delete([*merged, *self._merged.pop(left.journal, [])])
 

@@ -169,6 +169,9 @@ class ObjectLedgerStore:
         former = found[0] if found is not None else None
         if (former.version if former is not None else 0) != expected:
             raise ManifestConflict(journal, expected)
+        if former is not None and owner is not None and owner.epoch <= former.epoch:
+            # The owner's activation here has ended. A take would list what only its log has.
+            raise ManifestConflict(journal, expected)
         epoch = owner.epoch if owner is not None else expected + 1
         log, name = self.log, record_object(journal)
         record = JournalRecord(
@@ -192,6 +195,9 @@ class ObjectLedgerStore:
         except (Taken, Replaced):
             raise ManifestConflict(journal, expected) from None
         former_owner = self.activations.get(journal)
+        if former_owner is not None and former_owner.epoch > epoch:
+            # Another owner in this process took the journal before the store's answer arrived.
+            raise ManifestConflict(journal, record.version)
         if former_owner is not None:
             self._leave(former_owner)
         self._views.drop(journal)

@@ -245,8 +245,9 @@ async def test_a_journal_without_free_ledger_ids_reports_it_and_stays_readable(b
     await journal.close()
     store = backend.store()
     version, raw = await store.read_manifest(KEY)
-    full = dataclasses.replace(decode_manifest("", raw), next_index=MAX_LEDGERS)
-    await store.write_manifest(KEY, version, full.encode())
+    former = decode_manifest("", raw)
+    full = dataclasses.replace(former, epoch=former.epoch + 1, next_index=MAX_LEDGERS)
+    await store.write_manifest(KEY, version, full.encode(), full.ownership)
     journal: Journal = await open_journal(backend.store())
     with pytest.raises(JournalError, match="all 16777216 ledger ids are used up"):
         await journal.start({"events": b"a"}, b"")

@@ -46,10 +46,11 @@ def test_host_logs_are_sound(first: int) -> None:
     assert acknowledged > 100
 
 
-@pytest.mark.parametrize("seed", [3, 59, 431])
+@pytest.mark.parametrize("seed", [3, 59, 431, 3455, 5442])
 def test_seeds_that_found_a_bug_are_sound(seed: int) -> None:
     """3: an unlisted ledger was copied. 59: a late answer. 431: a ledger about to be listed was
-    skipped by an unpack."""
+    skipped by an unpack. 3455: parts that a successor's record named were deleted. 5442: a take
+    whose answer came late replaced a newer owner."""
     run_seed(seed)
 
 
