@@ -30,6 +30,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Self, TypeVar
@@ -57,6 +58,7 @@ from velaray.journal.recovery import Recovered
 from velaray.journal.store import LedgerStore
 
 Blob = bytes | memoryview
+_Change = Callable[[], Awaitable[None]]
 Release = Callable[[Any, tuple[Any, ...]], None]
 """Takes a decision's reply and effects when they may leave. Must not raise."""
 
@@ -205,6 +207,10 @@ class VolatileJournal:
         """Never called. Raises `Misuse`."""
         raise Misuse("a volatile journal has one ledger")
 
+    async def mark_offloaded(self, ledger_ids: Collection[int]) -> None:
+        """Never called. Raises `Misuse`."""
+        raise Misuse("a volatile journal has one ledger")
+
     async def reload(self) -> Recovered:
         """Never called, since ``commit`` can't fail. Raises `Misuse`."""
         raise Misuse("a volatile journal keeps nothing")
@@ -226,6 +232,7 @@ class Runtime(Generic[StateT]):
         "_asked",
         "_behind",
         "_bytes",
+        "_changes",
         "_clock_ms",
         "_closing",
         "_cold",
@@ -233,7 +240,6 @@ class Runtime(Generic[StateT]):
         "_commit_s",
         "_commits",
         "_deferred",
-        "_dropping",
         "_error",
         "_events",
         "_flusher",
@@ -324,7 +330,7 @@ class Runtime(Generic[StateT]):
         self._sync_asked = False
         self._syncing: list[asyncio.Future[None]] = []
         # Ledgers to remove from the manifest between two commits, and the waiting callers.
-        self._dropping: list[tuple[frozenset[int], asyncio.Future[None]]] = []
+        self._changes: list[tuple[_Change, asyncio.Future[None]]] = []
         self._roll_asked = False
         #: Called when everything released so far is synced, if the journal is relaxed.
         self.on_synced: Callable[[], None] = _ignore
@@ -588,10 +594,21 @@ class Runtime(Generic[StateT]):
 
         Raises `Stopped`, `StorageFull` (nothing changed), or the error that stopped the runtime.
         """
+        await self._change(partial(self._journal.drop_from_manifest, frozenset(ledger_ids)))
+
+    async def mark_offloaded(self, ledger_ids: Collection[int]) -> None:
+        """Note offloaded ledgers in the manifest; see `Journal.mark_offloaded`.
+
+        Raises as `drop_from_manifest`.
+        """
+        await self._change(partial(self._journal.mark_offloaded, frozenset(ledger_ids)))
+
+    async def _change(self, change: _Change) -> None:
+        """Change the manifest between two commits."""
         if self._error is not None or self._closing:
             raise Stopped(self._actor, self._error) from self._error
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._dropping.append((frozenset(ledger_ids), future))
+        self._changes.append((change, future))
         self._wake.set()
         await self._answer(future)
 
@@ -761,7 +778,7 @@ class Runtime(Generic[StateT]):
 
     async def _flush_forever(self) -> None:
         while self._error is None:
-            if self._has_work() or self._sync_asked or self._dropping or self._must_roll():
+            if self._has_work() or self._sync_asked or self._changes or self._must_roll():
                 await self._flush()
             elif not self._closing or self._loading is not None:
                 self._wake.clear()
@@ -782,8 +799,8 @@ class Runtime(Generic[StateT]):
                 self._sync_asked = False
                 await self._journal.sync()
                 self._synced()
-            if self._dropping:
-                await self._drop_from_manifest(*self._dropping.pop(0))
+            if self._changes:
+                await self._change_manifest(*self._changes.pop(0))
             if self._should_roll():
                 await self._roll()
         except StorageFull as error:
@@ -845,11 +862,9 @@ class Runtime(Generic[StateT]):
                 future.set_result(None)
         self.on_synced()
 
-    async def _drop_from_manifest(
-        self, ledger_ids: frozenset[int], future: asyncio.Future[None]
-    ) -> None:
+    async def _change_manifest(self, change: _Change, future: asyncio.Future[None]) -> None:
         try:
-            await self._journal.drop_from_manifest(ledger_ids)
+            await change()
         except StorageFull as error:
             if not future.done():
                 future.set_exception(error)

@@ -54,7 +54,7 @@ CREATE_TRIES: Final = 64
 MAX_UNSYNCED: Final = 8 << 20
 """The most bytes that a relaxed journal may leave unsynced; a frame's lag can express twice as
 much."""
-_MANIFEST_MOVES: Final = ("roll", "unlist")
+_MANIFEST_MOVES: Final = ("roll", "unlist", "offload")
 LARGEST_CHUNK: Final = 4 << 20
 """Bytes that `Journal.read` takes from a file at once, at most, unless a frame is larger."""
 CACHED_LEDGERS: Final = 16
@@ -566,9 +566,28 @@ class Journal:
         known = {info.ledger_id for info in self.ledgers} - self.needed
         if wrong := sorted(set(ledger_ids) - known):
             raise Misuse(f"journal {self.key}: ledgers {wrong} can't be dropped from the manifest")
-        self._busy = "unlist"
+        manifest = replace(self._manifest, next_index=self._next_index).without(ledger_ids)
+        await self._change_manifest("unlist", manifest, "dropping ledgers from the manifest")
+        for ledger_id in ledger_ids:
+            self._cache.pop(ledger_id, None)
+        self._unfinished = None
+
+    async def mark_offloaded(self, ledger_ids: Collection[int]) -> None:
+        """Note in the manifest that the archive has verified copies of these ledgers.
+
+        Those that are open or aren't listed any more are left out. Not during a commit. Raises as
+        `drop_from_manifest`.
+        """
+        self._check_writable("offload")
+        sealed = {info.ledger_id for info in self.ledgers if info.sealed}
+        manifest = replace(self._manifest, next_index=self._next_index)
+        manifest = manifest.with_offloaded(sealed.intersection(ledger_ids), self._clock_ms())
+        await self._change_manifest("offload", manifest, "marking ledgers as offloaded")
+
+    async def _change_manifest(self, busy: str, manifest: Manifest, what: str) -> None:
+        """Write the manifest; ``what`` is the change in the error of a cancellation."""
+        self._busy = busy
         try:
-            manifest = replace(self._manifest, next_index=self._next_index).without(ledger_ids)
             self._version = await self._write_manifest(manifest)
         except SyncFailed as error:
             self._failure = error
@@ -577,15 +596,11 @@ class Journal:
             self._failure = Fenced(self.key, self.epoch)
             raise self._failure from error
         except asyncio.CancelledError:
-            location = self._store.location(self.key)
-            self._failure = SyncFailed(location, "dropping ledgers from the manifest was cancelled")
+            self._failure = SyncFailed(self._store.location(self.key), f"{what} was cancelled")
             raise
         finally:
             self._busy = ""
         self._manifest = manifest
-        for ledger_id in ledger_ids:
-            self._cache.pop(ledger_id, None)
-        self._unfinished = None
 
     async def _create_ledger(self) -> tuple[frames.LedgerHeader, LedgerWriter]:
         for _ in range(CREATE_TRIES):

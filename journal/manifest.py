@@ -16,7 +16,9 @@ from velaray.events.ids import cluster_number_of as cluster_number_of
 from velaray.journal.errors import CorruptJournal, UnsupportedFormat
 from velaray.journal.store import Ownership
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
+"""Journals without offloaded ledgers keep `_LOCAL_VERSION`, which older versions can open."""
+_LOCAL_VERSION: Final = 2
 MAX_LEDGERS: Final = 1 << LEDGER_INDEX_BITS
 _MAGIC: Final = b"\x89VMANIF\n"
 _HEADER: Final = struct.Struct("<8sHI")
@@ -37,6 +39,7 @@ class LedgerInfo:
     history starts in the file, behind the checkpoint. ``sealed_ms`` is 0 while open.
     ``refers_from`` is the oldest ledger that has a segment of the checkpoint. Once a ledger from
     there on is no longer listed, the checkpoint isn't ``whole``: recovery can't use it.
+    ``offloaded_ms`` is the time since which the archive has a verified copy (0: none is known of).
     """
 
     ledger_id: int
@@ -50,6 +53,7 @@ class LedgerInfo:
     sealed_ms: int = 0
     refers_from: int = 0
     whole: bool = True
+    offloaded_ms: int = 0
 
     @property
     def record_bytes(self) -> int:
@@ -110,7 +114,13 @@ class Manifest:
                 self.dead,
             ]
         )
-        return _HEADER.pack(_MAGIC, FORMAT_VERSION, crc32c(body)) + body
+        version = FORMAT_VERSION if self.offloaded else _LOCAL_VERSION
+        return _HEADER.pack(_MAGIC, version, crc32c(body)) + body
+
+    @property
+    def offloaded(self) -> frozenset[int]:
+        """The ids of the offloaded ledgers."""
+        return frozenset(info.ledger_id for info in self.ledgers if info.offloaded_ms)
 
     @property
     def ownership(self) -> Ownership:
@@ -134,6 +144,20 @@ class Manifest:
         )
         return replace(self, ledgers=(*older, *kept[-2:]))
 
+    def with_offloaded(self, ledger_ids: Collection[int], at_ms: int) -> Manifest:
+        """The manifest in which these ledgers are offloaded since ``at_ms``."""
+        return replace(
+            self,
+            ledgers=tuple(
+                replace(info, offloaded_ms=at_ms) if info.ledger_id in ledger_ids else info
+                for info in self.ledgers
+            ),
+        )
+
+    def without_marks(self) -> Manifest:
+        """The manifest of a copy of the journal, which has no archive."""
+        return self.with_offloaded(self.offloaded, 0)
+
     def purged(self, next_index: int) -> Manifest:
         """The manifest of a journal whose actor was deleted; no ledger below it will be listed."""
         return replace(self, epoch=self.epoch + 1, next_index=next_index, ledgers=(), dead=True)
@@ -145,7 +169,7 @@ def _needs(info: LedgerInfo, ledger_ids: Collection[int]) -> bool:
 
 
 def _ledger_row(ledger: LedgerInfo) -> list[Any]:
-    return [
+    row = [
         ledger.ledger_id,
         ledger.first_sequence,
         ledger.first_offset,
@@ -158,6 +182,7 @@ def _ledger_row(ledger: LedgerInfo) -> list[Any]:
         ledger.refers_from,
         ledger.whole,
     ]
+    return [*row, ledger.offloaded_ms] if ledger.offloaded_ms else row
 
 
 def decode_manifest(place: str, raw: bytes) -> Manifest:

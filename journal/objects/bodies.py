@@ -37,6 +37,7 @@ class Kind(IntEnum):
     INDEX = 7
     PROBE = 8
     BACKUP = 9
+    END = 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,10 @@ class _Maker:
 
     async def _manifest(self, key: str) -> Manifest | None:
         found = await self._store.read_manifest(key)
-        return None if found is None else decode_manifest(self._store.location(key), found.data)
+        if found is None:
+            return None
+        # A backup has all bytes of a ledger that is in an archive.
+        return decode_manifest(self._store.location(key), found.data).without_marks()
 
     # -- the moment ----------------------------------------------------------------
 

@@ -57,7 +57,7 @@ async def _copy_journal(source: LedgerStore, target: LedgerStore, key: str, move
     found = await source.read_manifest(key)
     if found is None:
         return  # a journal whose creation or deletion was interrupted
-    manifest = decode_manifest(source.location(key), found.data)
+    manifest = decode_manifest(source.location(key), found.data).without_marks()
     cuts = [await cut_ledger(source, key, info, Moment(None), None) for info in manifest.ledgers]
     manifest = replace(manifest, ledgers=tuple(cut.info for cut in cuts))
     if isinstance(target, ObjectLedgerStore):
