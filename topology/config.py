@@ -61,7 +61,8 @@ class ClusterConfig:
     names by which clients reach the addresses of nodes; an address without one is advertised
     itself. ``nodes`` are the addresses of the nodes with a proxy, that of the starting node first
     (empty: only this node). Actors run on those nodes of Ray that have the resource
-    ``node_resource`` ("": on any).
+    ``node_resource`` ("": on any). ``offload`` is the URL of the archive of ledgers ("": the one
+    that the data directory names, if any).
     """
 
     data_dir: str
@@ -95,6 +96,7 @@ class ClusterConfig:
     advertise: Mapping[str, str] = field(default_factory=dict)
     nodes: tuple[str, ...] = ()
     node_resource: str = ""
+    offload: str = ""
 
     @property
     def number_base(self) -> int:

@@ -7,6 +7,8 @@ from velaray.journal.objects.host_log import HostLogSettings
 from velaray.journal.objects.ledger_store import ObjectLedgerStore
 from velaray.journal.objects.remote_objects import open_objects
 from velaray.journal.objects.sealing import AskOwner
+from velaray.journal.offload.place import known_place
+from velaray.journal.offload.tiered_store import TieredStore
 from velaray.journal.store import LedgerStore
 from velaray.topology.config import ClusterConfig
 
@@ -30,15 +32,21 @@ def store_of(
             generation=config.incarnation,
             ask_owner=ask_owner,
         )
-    return FileStore(config.data_dir, config.number_base, writers)
+    return _tiered(FileStore(config.data_dir, config.number_base, writers))
+
+
+def _tiered(local: FileStore) -> LedgerStore:
+    """The store with the archive that its directory names, if any."""
+    place = known_place(local.root)
+    return local if place is None else TieredStore(local, place.archive())
 
 
 def open_store(location: str) -> LedgerStore:
-    """The journals in a directory or an object store, for tools.
+    """The journals in a directory, with its archive, or in an object store, for tools.
 
     Raises `StoreRefused` for a URL that no object store has, or if the environment lacks what
-    leads to it.
+    leads to it; `CorruptJournal` if the directory's file about its archive is damaged.
     """
     if is_object_store(location):
         return ObjectLedgerStore(open_objects(location))
-    return FileStore(location)
+    return _tiered(FileStore(location))

@@ -92,7 +92,10 @@ class LocalCluster:
             options.setdefault(port, 0)  # type: ignore[misc]  # both are keys of the options
         if data_dir is not None:
             return cls.from_settings(settings_of(options, **place_of(data_dir), local=True))
-        config = configured(IN_MEMORY, settings_of(options, local=True))
+        settings = settings_of(options, local=True)
+        if settings.offload:
+            raise ValueError("offload needs data_dir: in memory there are no ledgers to move")
+        config = configured(IN_MEMORY, settings)
         memory = MemoryStore(number_base=config.number_base)
         owning = take_ownership(memory, config.name, config.cluster_number)
         return cls(replace(config, incarnation=run_to_end(owning)), memory, None)._opened()

@@ -332,6 +332,18 @@ class ClusterSettings(BaseModel):
             unit="milliseconds",
         ),
     ] = Field(default=100, ge=10, le=1000)
+    offload: Annotated[
+        str,
+        About(
+            STORAGE,
+            "Archive for the ledgers of topics: an object store (s3://bucket/prefix, gs://..., "
+            "az://...) or a directory (file:///path). Policies of namespaces say which ledgers "
+            "move there. The data directory notes it, so later starts need not give it.",
+            metavar="URL",
+            form="the URL of an object store or a directory",
+            unset="the archive that the data directory names, if any",
+        ),
+    ] = ""
     compaction_retain_null_key: Annotated[
         bool,
         About(STORAGE, "Keep messages without a key in compaction; by default it drops them."),
@@ -386,6 +398,8 @@ class ClusterSettings(BaseModel):
             raise _conflict("store", "excludes data: give one of them")
         if self.store and self.partition_sync is PartitionSync.INTERVAL:
             raise _conflict("store", "excludes partition_sync interval: every commit is stored")
+        if self.store and self.offload:
+            raise _conflict("offload", "excludes store: everything is in the object store")
         if not self.store and "commit_interval_ms" in self.model_fields_set:
             raise _conflict("commit_interval_ms", "needs store")
         if self.token_secret is not None and self.token_public_key is not None:

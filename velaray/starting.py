@@ -25,6 +25,7 @@ from velaray.journal.errors import JournalError
 from velaray.journal.files import JOURNALS, NUMBERS
 from velaray.journal.objects.ledger_store import ObjectLedgerStore
 from velaray.journal.objects.probe import check_store
+from velaray.journal.offload.place import OFFLOAD, OtherArchive, settle_place
 from velaray.journal.private import make_private, private_opener, tighten
 from velaray.key_files import LEAST_SECRET_BYTES, read_public_key, read_secret
 from velaray.topology.actor_system import ActorSystem
@@ -74,6 +75,7 @@ class ClusterOptions(TypedDict, total=False):
     replication_secret: bytes | Path
     port_range: tuple[int, int] | None
     advertise: str | Mapping[str, str]
+    offload: str
 
 
 class RayOptions(ClusterOptions, total=False):
@@ -165,7 +167,13 @@ def hold_cluster_ports(config: ClusterConfig) -> ExitStack:
 
 
 def own_data(config: ClusterConfig) -> tuple[int, str]:
-    """The incarnation and the id of the data, after taking ownership. Raises `ClusterError`."""
+    """The incarnation and the id of the data, after taking ownership and settling the archive.
+    Raises `ClusterError`."""
+    try:
+        if config.offload:
+            run_to_end(settle_place(Path(config.data_dir), config.offload))
+    except (JournalError, OtherArchive, OSError) as error:
+        raise ClusterError(f"ledgers can't be offloaded to {config.offload}: {error}") from error
     try:
         return cast(tuple[int, str], run_to_end(_own_data(config)))
     except (JournalError, Superseded, OtherCluster) as error:
@@ -209,7 +217,7 @@ def lock_data(location: str) -> IO[str]:
             "use another directory"
         ) from error
     try:
-        tighten(data_dir, (JOURNALS, NUMBERS, _LOCK_FILE))
+        tighten(data_dir, (JOURNALS, NUMBERS, OFFLOAD, _LOCK_FILE))
     except OSError as error:
         lock.close()
         raise ClusterError(

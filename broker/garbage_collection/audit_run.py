@@ -7,7 +7,7 @@ lost every time are reported as orphans or missing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +33,7 @@ from velaray.events.ids import ActorKey, InvalidNameError
 from velaray.journal.errors import JournalError, NotStored
 from velaray.journal.garbage_collection import dispose
 from velaray.journal.manifest import LEDGER_INDEX_BITS, Manifest, decode_manifest
+from velaray.journal.offload.tiered_store import TieredStore
 from velaray.journal.recovery import is_owned
 from velaray.journal.store import LedgerStore
 from velaray.topology.actor_system import ActorSystem
@@ -49,12 +50,16 @@ async def audit_ledgers(actor_system: ActorSystem) -> LedgerAudit:
     `ActorSystem.call` raises.
     """
     unread: dict[str, Unread] = {}
-    ledgers = await _look(actor_system, await _journals(actor_system.store), unread)
+    archived = await _archived(actor_system.store)
+    keys = sorted({*await _journals(actor_system.store), *archived})
+    ledgers = await _look(actor_system, keys, unread, archived)
     lost = _lost(ledgers)
     for _ in range(LOOKS - 1):
         if not lost:
             break
-        again = await _look(actor_system, sorted({each.journal for each in lost}), unread)
+        archived = await _archived(actor_system.store)
+        keys = sorted({each.journal for each in lost})
+        again = await _look(actor_system, keys, unread, archived)
         still = {each.name for each in _lost(again)}.intersection(each.name for each in lost)
         ledgers = _corrected(ledgers, again, lost)
         lost = [each for each in again if each.name in still]
@@ -78,7 +83,10 @@ def _corrected(
 
 
 async def _look(
-    actor_system: ActorSystem, keys: Sequence[str], unread: dict[str, Unread]
+    actor_system: ActorSystem,
+    keys: Sequence[str],
+    unread: dict[str, Unread],
+    archived: Mapping[str, Collection[int]],
 ) -> list[Counted]:
     """Determine the states of the ledgers of these journals, once; journals that can't be read go
     to ``unread``.
@@ -89,7 +97,7 @@ async def _look(
     journals = []
     for key in keys:
         try:
-            journals.append(await _read(actor_system.store, key))
+            journals.append(await _read(actor_system.store, key, archived.get(key, ())))
         except JournalError as error:
             unread[key] = Unread(key, error.told)
     waiting = {_name(each) async for each in pending(actor_system)}
@@ -113,15 +121,23 @@ async def _journals(store: LedgerStore) -> list[str]:
     return found
 
 
-async def _read(store: LedgerStore, key: str) -> Journal:
-    """A journal; consistent if it doesn't change during the reads."""
+async def _archived(store: LedgerStore) -> dict[str, set[int]]:
+    """The ledgers that have objects in the archive, by journal."""
+    return await store.archive.list() if isinstance(store, TieredStore) else {}
+
+
+async def _read(store: LedgerStore, key: str, archived: Collection[int]) -> Journal:
+    """A journal; consistent if it doesn't change during the reads. ``archived`` are its ledgers in
+    the archive, some of which may be incomplete."""
     before = await _manifest(store, key)
     stored = {}
-    for ledger_id in await store.list_ledgers(key):
+    for ledger_id in sorted({*await store.list_ledgers(key), *archived}):
         try:
             stored[ledger_id] = await store.size(key, ledger_id)
         except NotStored:
-            continue  # just deleted
+            if ledger_id not in archived:
+                continue  # just deleted
+            stored[ledger_id] = 0
     after = await _manifest(store, key)
     # Missing ledgers were listed before and after; unlisted ones were unlisted when they were
     # stored.
@@ -166,9 +182,10 @@ async def describe_ledger(actor_system: ActorSystem, ledger_id: int) -> dict[str
         each async for each in dead_letters(actor_system) if _name(each)[1] == ledger_id
     ]
     named = {_name(each)[0] for each in (*events, *given_up_events)}
-    for key in await _journals(actor_system.store):
+    archived = await _archived(actor_system.store)
+    for key in sorted({*await _journals(actor_system.store), *archived}):
         try:
-            journal = await _read(actor_system.store, key)
+            journal = await _read(actor_system.store, key, archived.get(key, ()))
         except JournalError:
             if key in named or ledger_id in await actor_system.store.list_ledgers(key):
                 raise
@@ -201,6 +218,7 @@ async def _described(
     listed = () if journal.manifest is None else journal.manifest.ledgers
     info = next((each for each in listed if each.ledger_id == ledger.ledger_id), None)
     stored = ledger.state is not State.MISSING
+    tier = await _tier(store, journal, ledger.ledger_id) if stored else {}
     return {
         "ledgerId": ledger.ledger_id,
         "journal": journal.key,
@@ -212,8 +230,24 @@ async def _described(
         "entries": None if info is None else info.entries,
         "deadJournal": journal.manifest is not None and journal.manifest.dead,
         "owned": await is_owned(store, journal.key, ledger.ledger_id) if stored else None,
+        **tier,
         **_events(events, given_up_events),
     }
+
+
+async def _tier(store: LedgerStore, journal: Journal, ledger_id: int) -> dict[str, Any]:
+    """The address of the ledger's copy in the archive, since when it is recorded, and whether it is
+    the only one; empty if the ledger isn't offloaded."""
+    listed = () if journal.manifest is None else journal.manifest.ledgers
+    since = [each.offloaded_ms for each in listed if each.ledger_id == ledger_id]
+    if not isinstance(store, TieredStore) or not any(since):
+        return {}
+    found: dict[str, Any] = {
+        "archive": store.archive.location(journal.key, ledger_id),
+        "offloadedAt": since[0],
+        "local": await store.is_local(journal.key, ledger_id),
+    }
+    return found if found["local"] else {**found, "location": found["archive"]}
 
 
 def _events(events: Sequence[Waiting], given_up_events: Sequence[Waiting]) -> dict[str, Any]:

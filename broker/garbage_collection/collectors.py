@@ -13,9 +13,12 @@ from velaray.broker.coordinator.coordinators import ensure_partitions
 from velaray.broker.garbage_collection.deletion import DEAD, EVENTS, OPERATOR, RETRY, TOPICS, WORKER
 from velaray.broker.partition.messages import FindUnacked, Subscriptions
 from velaray.events.ids import ActorKey, TopicName
+from velaray.journal.offload.tiered_store import TieredStore
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.rpc import RemoteError
 
+SWEEPER = 0
+"""The number of the garbage collector that deletes the orphans of the archive."""
 _NEVER = 1 << 30
 _POLICIES: Mapping[str, Any] = {
     **{
@@ -90,7 +93,8 @@ async def has_work(actor_system: ActorSystem) -> bool:
 
 
 async def collectors_to_wake(actor_system: ActorSystem) -> list[ActorKey]:
-    """The garbage collectors to activate when a cluster starts: none if there never was an event.
+    """The garbage collectors to activate when a cluster starts: none if there never was an event
+    and there is no archive, whose orphans the first one deletes.
 
     They passivate if nothing is left to do. Raises what `ActorSystem.call` raises, and the store's
     errors.
@@ -101,4 +105,6 @@ async def collectors_to_wake(actor_system: ActorSystem) -> list[ActorKey]:
                 ActorKey.of_garbage_collector(number)
                 for number in range(actor_system.config.deleters)
             ]
+    if isinstance(actor_system.store, TieredStore) and actor_system.config.deleters:
+        return [ActorKey.of_garbage_collector(SWEEPER)]
     return []

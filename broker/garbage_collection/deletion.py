@@ -82,5 +82,6 @@ async def purge_journal(actor_system: ActorSystem, key: ActorKey) -> None:
     if loop.time() - began_s > SLOW_S:
         await enqueue_deletion(actor_system, key, enqueued)
     if deletes_itself(actor_system, key):
-        for ledger_id in await actor_system.store.list_ledgers(key.text()):
+        stored = await actor_system.store.list_ledgers(key.text())
+        for ledger_id in sorted({*stored, *enqueued}):
             await dispose(actor_system.store, key.text(), ledger_id)

@@ -21,7 +21,11 @@ from velaray.broker.actor_peer import ActorPeer
 from velaray.broker.actor_tasks import ActorTasks
 from velaray.broker.catalog.messages import Clusters
 from velaray.broker.garbage_collection.collector_metrics import CollectorMetrics
-from velaray.broker.garbage_collection.collectors import ensure_deletion_topics, has_work
+from velaray.broker.garbage_collection.collectors import (
+    SWEEPER,
+    ensure_deletion_topics,
+    has_work,
+)
 from velaray.broker.garbage_collection.deletion import DEAD, EVENTS, OPERATOR, RETRY, WORKER
 from velaray.broker.garbage_collection.deletion_events import (
     SCHEMA,
@@ -50,6 +54,8 @@ from velaray.client.producer import Producer
 from velaray.events.ids import ActorKey, InvalidNameError, MessageId
 from velaray.journal.errors import JournalError
 from velaray.journal.garbage_collection import Fate, dispose
+from velaray.journal.offload.rounds import sweep_archive
+from velaray.journal.offload.tiered_store import TieredStore
 from velaray.topology.actor_system import ActorBase, ActorSystem, Address
 from velaray.topology.messages import Message, Request
 from velaray.topology.rpc import RemoteError, RpcConnection
@@ -73,6 +79,9 @@ GRACE_MS = 2_000
 caller drops the ledgers from the manifest just after the request; an earlier event would have to be
 retried."""
 MAX_NACK_DELAY_MS = 60_000
+SWEEP_S = 3600.0
+"""The time between two sweeps of the archive."""
+_SWEEPER = ActorKey.of_garbage_collector(SWEEPER)
 
 _TRANSIENT: tuple[type[Exception], ...] = (VelarayError, *TRANSIENT_OR_STORE)
 """Transient errors, such as the restart of an actor or a full disk."""
@@ -109,6 +118,9 @@ class GarbageCollector(ActorBase):
         rpc_port = await self.rpc_server.open(self.config.listen_host)
         self._tasks.spawn(self._consume())
         self._tasks.spawn(self._look_for_work())
+        store = self.actor_system.store
+        if isinstance(store, TieredStore) and self.key == _SWEEPER:
+            self._tasks.spawn(self._sweep_archive(store))
         return Address(self.config.listen_host, 0, rpc_port)
 
     def idle(self) -> bool:
@@ -383,6 +395,18 @@ class GarbageCollector(ActorBase):
             self.meter.dead += 1
         else:
             self.meter.retried += 1
+
+    async def _sweep_archive(self, store: TieredStore) -> None:
+        """Delete the orphans of the archive, at once and from time to time; never returns."""
+        while True:
+            try:
+                swept = await sweep_archive(store)
+            except (JournalError, OSError) as error:
+                logger.warning("the archive of ledgers can't be swept now: %s", error)
+            else:
+                if swept:
+                    logger.info("deleted %d orphans from the archive of ledgers", swept)
+            await asyncio.sleep(SWEEP_S)
 
     # -- leaving ---------------------------------------------------------------------
 
