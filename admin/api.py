@@ -19,6 +19,7 @@ from velaray.admin import levels as admin_levels
 from velaray.admin import metrics as admin_metrics
 from velaray.admin import migrations as admin_migrations
 from velaray.admin import namespaces as admin_namespaces
+from velaray.admin import offload as admin_offload
 from velaray.admin import openapi as admin_openapi
 from velaray.admin import policies as admin_policies
 from velaray.admin import pulls as admin_pulls
@@ -51,6 +52,7 @@ _MODULES = (
     admin_topics,
     admin_topic_reads,
     admin_compaction,
+    admin_offload,
     admin_subscriptions,
     admin_subscription_rates,  # its paths match those of `admin_subscriptions` as well
     admin_transactions,

@@ -16,7 +16,14 @@ from typing import Annotated, Any
 from aiohttp import web
 from pydantic import WithJsonSchema
 
-from velaray.actors.catalog.policies import SUBSCRIPTION_RATES, TABLE, Level, Policy
+from velaray.actors.catalog.policies import (
+    OFFLOAD_BYTES,
+    OFFLOAD_SECONDS,
+    SUBSCRIPTION_RATES,
+    TABLE,
+    Level,
+    Policy,
+)
 from velaray.admin import policies_not_applied
 from velaray.admin.binding import Route, body_of, given
 from velaray.admin.http import (
@@ -43,6 +50,8 @@ from velaray.client.admin.operations import APPLIED, AnyObject, Operation, Param
 
 QUOTA_LOCK = web.AppKey("quota_lock", asyncio.Lock)
 """Held while one entry of a policy that has several is changed."""
+_UNSET = {STRATEGY: "UNDEFINED", OFFLOAD_BYTES: -1, OFFLOAD_SECONDS: -1}
+"""What a namespace without a policy answers, where Pulsar's tools need a value."""
 _BY_ENTRY = (QUOTA, SUBSCRIPTION_RATES, "properties")
 QUOTA_TYPE = Parameter(
     "backlogQuotaType", str, "destination_storage", "destination_storage or message_age."
@@ -83,8 +92,8 @@ async def _set(request: web.Request, name: str, value: Any) -> None:
 def _handlers(name: str) -> tuple[Handler, Handler, Handler]:
     async def read(request: web.Request) -> web.Response:
         value = await _read(request, name)
-        if value is None and name == STRATEGY and "topic" not in request.match_info:
-            value = "UNDEFINED"  # Pulsar's tools have no value for an unset strategy
+        if value is None and "topic" not in request.match_info:
+            value = _UNSET.get(name)
         return done() if value is None else answer(value)
 
     async def change(request: web.Request) -> web.Response:

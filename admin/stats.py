@@ -5,7 +5,7 @@ Fields whose value is unknown are left out. Backlogs count entries, as in Pulsar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -311,8 +311,11 @@ def _merged(parts: Sequence[Stats]) -> Stats:
     return merged
 
 
-def internal_stats(raw: Mapping[str, Any], sizes: Mapping[int, int]) -> Stats:
-    """The ledgers and cursors of one partition; arguments as for `topic_stats`."""
+def internal_stats(
+    raw: Mapping[str, Any], sizes: Mapping[int, int], offloaded: Collection[int]
+) -> Stats:
+    """The ledgers and cursors of one partition; arguments as for `topic_stats`. ``offloaded`` are
+    the ledgers that are in the archive."""
     return {
         "numberOfEntries": raw["entries"],
         "totalSize": sum(sizes.values()),
@@ -322,6 +325,7 @@ def internal_stats(raw: Mapping[str, Any], sizes: Mapping[int, int]) -> Stats:
                 "ledgerId": each["ledger_id"],
                 "entries": each["entries"],
                 "size": sizes.get(each["ledger_id"], 0),
+                "offloaded": each["ledger_id"] in offloaded,
             }
             for each in raw["ledgers"]
         ],

@@ -32,7 +32,7 @@ from velaray.client.admin.operations import (
     reads,
 )
 from velaray.client.admin.subscriptions import MessageIdBody
-from velaray.client.admin.topics import TOPIC, Compaction, MessageIdData
+from velaray.client.admin.topics import TOPIC, MessageIdData
 from velaray.topology.rpc import RemoteError
 
 WHOLE_RANGE = "0x00000000_0xffffffff"
@@ -115,12 +115,6 @@ async def trim(request: web.Request) -> web.Response:
     return done()
 
 
-async def offload_status(request: web.Request) -> web.Response:
-    """The status of offloading, which never runs."""
-    await find_target(request)
-    return answer({"status": "NOT_RUN", "lastError": ""})
-
-
 async def permissions(request: web.Request) -> web.Response:
     """The permissions of roles, always empty: every token holder has full access."""
     await find_target(request)
@@ -153,7 +147,6 @@ ROUTES: tuple[Route, ...] = (
     Route(reads(f"{TOPIC}/internal-info", AnyObject), internal_info),
     Route(Operation("POST", f"{TOPIC}/createMissedPartitions"), create_missed_partitions),
     Route(Operation("POST", f"{TOPIC}/trim"), trim),
-    Route(reads(f"{TOPIC}/offload", Compaction), offload_status),
     Route(reads(f"{TOPIC}/permissions", AnyObject), permissions),
     Route(
         Operation(

@@ -51,6 +51,8 @@ from velaray.client.admin import topics as operations
 from velaray.client.admin.operations import FORCE, Operation, Parameter, Texts, reads
 from velaray.events.ids import ActorKey
 from velaray.journal.errors import NotStored
+from velaray.journal.manifest import decode_manifest
+from velaray.journal.offload.tiered_store import TieredStore
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.fan_out import each
 from velaray.topology.rpc import RemoteError
@@ -211,14 +213,25 @@ async def undelete(request: web.Request) -> web.Response:
 
 
 async def ledger_sizes(actor_system: ActorSystem, key: ActorKey) -> dict[int, int]:
-    """The stored bytes of every ledger of an actor, by id."""
-    journal, sizes = key.text(), {}
+    """The stored bytes of every ledger of an actor, by id; also of those that are only in the
+    archive."""
+    journal, sizes = key.text(), await offloaded_sizes(actor_system, key)
     for ledger_id in await actor_system.store.list_ledgers(journal):
         try:
             sizes[ledger_id] = await actor_system.store.size(journal, ledger_id)
         except NotStored:
             continue  # it was removed after the listing
     return sizes
+
+
+async def offloaded_sizes(actor_system: ActorSystem, key: ActorKey) -> dict[int, int]:
+    """The bytes of the ledgers of an actor that are in the archive, by id."""
+    store, journal = actor_system.store, key.text()
+    found = await store.read_manifest(journal) if isinstance(store, TieredStore) else None
+    if found is None:
+        return {}
+    manifest = decode_manifest(store.location(journal), found.data)
+    return {info.ledger_id: info.bytes for info in manifest.ledgers if info.offloaded_ms}
 
 
 async def _raw(request: web.Request, key: ActorKey) -> tuple[dict[str, Any], dict[int, int]]:
@@ -256,22 +269,26 @@ async def internals(request: web.Request) -> web.Response:
     """Ledgers and cursors of a plain topic or of one partition."""
     target = await find_single(request, "internalStats (not partitioned-internalStats)")
     key = target.keys()[0]
-    raw, sizes = await _raw(request, key)
+    found = await _internals(request, key)
     actor_system = actor_system_of(request)
     last = await actor_system.request(key, LastMessageId())
-    found = internal_stats(raw, sizes)
     for name, acked in (await actor_system.request(key, IndividuallyAcked())).items():
         if name in found["cursors"]:
             found["cursors"][name]["individuallyDeletedMessages"] = ranges_text(acked)
     return answer({**found, "lastConfirmedEntry": "{}:{}".format(*last)})
 
 
+async def _internals(request: web.Request, key: ActorKey) -> dict[str, Any]:
+    raw, sizes = await _raw(request, key)
+    return internal_stats(raw, sizes, await offloaded_sizes(actor_system_of(request), key))
+
+
 async def all_internals(request: web.Request) -> web.Response:
     """Ledgers and cursors of every partition."""
     target = await _partitioned(request)
-    found = await each(target.keys(), lambda key: _raw(request, key))
+    found = await each(target.keys(), lambda key: _internals(request, key))
     names = [str(name) for name in target.members()]
-    partitions = {name: internal_stats(*raw) for name, raw in zip(names, found, strict=True)}
+    partitions = dict(zip(names, found, strict=True))
     return answer({"metadata": {"partitions": target.partitions}, "partitions": partitions})
 
 

@@ -48,7 +48,6 @@ _FEATURES = {
     r"namespaces/.*/split": "bundles: every namespace has one",
     r"namespaces/.*/topicHashPositions": "bundles: every namespace has one",
     r"persistent/.*/truncate": "truncating: clear the backlogs, and lower the retention",
-    r"persistent/.*/offload": "offloading ledgers to other stores",
 }
 """Features by path prefix (after the version); the first matching prefix applies."""
 

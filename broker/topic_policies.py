@@ -6,13 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from velaray.actors.catalog.policies import DEDICATED, DEFAULTS, ISOLATION, SUBSCRIPTION_RATES
+from velaray.actors.catalog.policies import (
+    DEDICATED,
+    DEFAULTS,
+    ISOLATION,
+    OFFLOAD_BYTES,
+    OFFLOAD_LAG,
+    OFFLOAD_SECONDS,
+    POLICIES,
+    SUBSCRIPTION_RATES,
+)
 from velaray.actors.rates import DispatchLimit
 
 MINUTE_MS = 60_000
 MIB = 1 << 20
-AGES = ("retention", "messageTTL")
-"""The policies by which stored data expires when it reaches an age."""
+AGES = ("retention", "messageTTL", OFFLOAD_BYTES, OFFLOAD_SECONDS)
+"""The policies by which stored data expires, or moves to the archive, when it reaches an age."""
 _FOR_DISPATCHERS = (
     "maxUnackedMessagesPerConsumer",
     "maxUnackedMessagesPerSubscription",
@@ -34,8 +43,9 @@ class Quota:
 class TopicPolicies:
     """The policies of a topic. A limit of 0 is no limit; a retention of -1 has no end.
 
-    ``publish_rate`` is messages and bytes a second. ``raw`` has every policy as the catalog reports
-    it.
+    ``publish_rate`` is messages and bytes a second. A negative ``offload_bytes`` or ``offload_ms``
+    is no threshold; ``offload_lag_ms`` is the time from the copy of a ledger to the deletion of the
+    local one. ``raw`` has every policy as the catalog reports it.
     """
 
     raw: Mapping[str, Any]
@@ -56,11 +66,19 @@ class TopicPolicies:
     size_quota: Quota | None
     age_quota: Quota | None
     isolated: bool
+    offload_bytes: int
+    offload_ms: int
+    offload_lag_ms: int
+
+    @property
+    def offloads(self) -> bool:
+        """Whether ledgers move to the archive by themselves."""
+        return self.offload_bytes >= 0 or self.offload_ms >= 0
 
     @property
     def ages(self) -> bool:
-        """Whether stored data expires when it reaches an age."""
-        return self.retention_ms > 0 or self.ttl_ms > 0
+        """Whether stored data expires, or moves to the archive, when it reaches an age."""
+        return self.retention_ms > 0 or self.ttl_ms > 0 or self.offloads
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> TopicPolicies:
@@ -86,6 +104,9 @@ class TopicPolicies:
             size_quota=_size_quota(quotas.get("destination_storage")),
             age_quota=_age_quota(quotas.get("message_age")),
             isolated=raw[ISOLATION] == DEDICATED,
+            offload_bytes=_offload(raw, OFFLOAD_BYTES),
+            offload_ms=_scaled(_offload(raw, OFFLOAD_SECONDS), 1000),
+            offload_lag_ms=_offload(raw, OFFLOAD_LAG),
         )
 
     def subscription_limit(self, name: str) -> DispatchLimit | None:
@@ -100,6 +121,11 @@ class TopicPolicies:
     def for_dispatchers(self) -> dict[str, Any]:
         """The policies that subscriptions apply themselves, by name."""
         return {name: self.raw[name] for name in _FOR_DISPATCHERS}
+
+
+def _offload(raw: Mapping[str, Any], name: str) -> int:
+    value: int = raw.get(name, POLICIES[name].default)
+    return value
 
 
 def _scaled(value: int, unit: int) -> int:

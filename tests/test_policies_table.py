@@ -16,6 +16,7 @@ _APPLY = "topology/test_policies_apply.py"
 _MAINTENANCE = "topology/test_maintenance.py"
 _SCHEMAS = "topology/test_schemas.py"
 _RATES = "official/test_dispatch_rates.py"
+_OFFLOAD = "topology/test_offload.py"
 _CONSUMERS = "test_consumers_beyond_the_limit_are_refused"
 _LIMITS = "test_subscriptions_apply_changed_limits"
 EFFECTS = {
@@ -78,6 +79,12 @@ EFFECTS = {
     "maxUnackedMessagesPerConsumer": (_APPLY, _LIMITS),
     "maxUnackedMessagesPerSubscription": (_APPLY, _LIMITS),
     "maxMessageSize": (_APPLY, "test_messages_above_the_size_limit_are_refused_in_order"),
+    "offloadThreshold": (_OFFLOAD, "test_thresholds_of_the_namespace_offload_by_themselves"),
+    "offloadThresholdInSeconds": (_OFFLOAD, "test_a_ledger_is_offloaded_at_its_age"),
+    "offloadDeletionLagMs": (
+        _OFFLOAD,
+        "test_a_topic_is_offloaded_on_request_and_read_from_the_archive",
+    ),
     "compactionThreshold": (
         "topology/test_compaction.py",
         "test_a_topic_is_compacted_when_it_has_grown_by_the_threshold",

@@ -62,6 +62,7 @@ VALUES: Mapping[str, tuple[str, str, str]] = {
     "undelete_s": ("1", "2", "3"),
     "deletion_retry_s": ("1", "2", "3"),
     "deleters": ("1", "2", "3"),
+    "offload": ("file:///a", "s3://a/b", "gs://c"),
     "token_secret": ("a.key", "b.key", "c.key"),
     "token_public_key": ("a.key", "b.key", "c.key"),
     "replication_secret": ("a.key", "b.key", "c.key"),

@@ -33,6 +33,9 @@ ISOLATION = "isolation"
 """The policy that gives a topic a process of its own."""
 SUBSCRIPTION_RATES = "dispatchRateOfSubscriptions"
 """The policy that has the dispatch rates of single subscriptions, by name."""
+OFFLOAD_BYTES = "offloadThreshold"
+OFFLOAD_SECONDS = "offloadThresholdInSeconds"
+OFFLOAD_LAG = "offloadDeletionLagMs"
 SUBSCRIPTION_TYPES = "subscriptionTypesEnabled"
 """The policy that has the types of subscription that may be used, with the protocol's names."""
 NO_ISOLATION, DEDICATED = "none", "dedicated"
@@ -131,7 +134,10 @@ _SUBSCRIPTIONS = "broker.partition.subscriptions:Subscriptions"
 _DISPATCHER = "broker.subscription.dispatcher:SubscriptionDispatcher"
 _RATES = "broker.partition.channel.throttle:DispatchRates"
 _BOOKKEEPER = "the journal keeps its ledgers in files, without BookKeeper"
-_OFFLOAD = "ledgers are never moved to other stores"
+_OFFLOADER = "broker.partition.offloader:Offloader"
+_OFFLOAD = (
+    "`velaray start --offload` gives the place, and policies of the namespace give the thresholds"
+)
 
 _ROWS = (
     Policy(
@@ -400,6 +406,33 @@ _ROWS = (
         "Clusters from which messages are pulled.",
         "actors.catalog.inbound_replication:PULL_FROM",
     ),
+    Policy(
+        OFFLOAD_BYTES,
+        Whole(-1),
+        Level.NAMESPACE,
+        -1,
+        "Bytes of a partition's newest ledgers that stay; older ones move to the archive; -1: all.",
+        _OFFLOADER,
+        in_every_answer=False,
+    ),
+    Policy(
+        OFFLOAD_SECONDS,
+        Whole(-1),
+        Level.NAMESPACE,
+        -1,
+        "Seconds after which complete ledgers move to the archive; -1: never.",
+        _OFFLOADER,
+        in_every_answer=False,
+    ),
+    Policy(
+        OFFLOAD_LAG,
+        Whole(),
+        Level.NAMESPACE,
+        4 * 3600 * 1000,
+        "Milliseconds from the copy of a ledger in the archive to the deletion of the local one.",
+        _OFFLOADER,
+        in_every_answer=False,
+    ),
     _not_applied(
         "deduplicationSnapshotInterval",
         Nothing(),
@@ -511,30 +544,6 @@ _ROWS = (
         "None",
         "Which subscriptions a role may use.",
         "there are no permissions of roles",
-    ),
-    _not_applied(
-        "offloadThreshold",
-        Nothing(),
-        Level.NAMESPACE,
-        -1,
-        "Bytes after which ledgers move to another store.",
-        _OFFLOAD,
-    ),
-    _not_applied(
-        "offloadThresholdInSeconds",
-        Nothing(),
-        Level.NAMESPACE,
-        -1,
-        "Seconds after which ledgers move to another store.",
-        _OFFLOAD,
-    ),
-    _not_applied(
-        "offloadDeletionLagMs",
-        Nothing(),
-        Level.NAMESPACE,
-        None,
-        "When moved ledgers are deleted here.",
-        _OFFLOAD,
     ),
     _not_applied(
         "migration",

@@ -90,6 +90,8 @@ def from_namespace_document(body: Mapping[str, Any], cluster: str) -> dict[str, 
             continue
         else:
             raise InvalidPolicyError(f"field {field!r} isn't supported here; leave it out")
-        if value not in (None, "", {}, [], "UNDEFINED"):
+        known = POLICIES.get(field)
+        is_unset = known is not None and not known.in_every_answer and value == known.default
+        if value not in (None, "", {}, [], "UNDEFINED") and not is_unset:
             policies[field] = canonical(field, Level.NAMESPACE, json.dumps(value).encode())
     return policies

@@ -2,10 +2,10 @@
 
 An active partition does its own maintenance. An inactive one has a manifest with the closing times
 of its ledgers, and its newest ledger doesn't change. So the catalog can compute, without an
-activation, when a ledger leaves retention or exceeds the time to live. At that time the catalog
-activates the partition, which does its maintenance and becomes inactive again. This happens once
-for each such time. If a subscription still holds a ledger back, its next acknowledgement activates
-the partition anyway.
+activation, when a ledger leaves retention, exceeds the time to live, or moves to the archive. At
+that time the catalog activates the partition, which does its maintenance and becomes inactive
+again. This happens once for each such time. If a subscription still holds a ledger back, its next
+acknowledgement activates the partition anyway.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from velaray.topology.transient import TRANSIENT_OR_STORE
 def due_times(
     ledgers: Sequence[LedgerInfo], resting_ms: int | None, policies: TopicPolicies
 ) -> Iterator[int]:
-    """The times, in milliseconds, at which a ledger leaves retention or its messages expire.
+    """The times, in milliseconds, at which a ledger leaves retention, its messages expire, or it
+    moves to the archive.
 
     ``resting_ms`` is the time of the last write to the newest ledger, if that is open and not
     empty. Without retention ledgers are trimmed as soon as they are consumed, so they have no such
@@ -33,6 +34,12 @@ def due_times(
     closed = [info.sealed_ms for info in ledgers if info.sealed and info.entries]
     for since_ms in closed if resting_ms is None else [*closed, resting_ms]:
         yield from (since_ms + age for age in (policies.retention_ms, policies.ttl_ms) if age > 0)
+    if policies.offloads:
+        yield from (
+            since_ms + policies.offload_ms for since_ms in closed if policies.offload_ms >= 0
+        )
+        copied = (info.offloaded_ms for info in ledgers if info.offloaded_ms)
+        yield from (since_ms + policies.offload_lag_ms for since_ms in copied)
 
 
 class ScheduledActivation:

@@ -23,7 +23,7 @@ from velaray.topology.config import ClusterConfig
 from velaray.topology.transient import TRANSIENT
 
 ROLL_BYTES = 1 << 20
-"""If this many bytes are kept only for recovery, the journal is rolled over."""
+"""If this many bytes are kept here only for recovery, the journal is rolled over."""
 HISTORY_BYTES = 64 << 20
 """The history that journals without messages keep at least, in bytes."""
 _TRANSIENT = (*TRANSIENT, StorageFull)
@@ -76,7 +76,8 @@ class LedgerKeeper:
         assert isinstance(journal, Journal)
         listed = {info.ledger_id: info for info in journal.ledgers}
         needless = await actor.needless_ledgers()
-        journal.leave(needless)
+        offloaded = {each.ledger_id for each in journal.ledgers if each.offloaded_ms}
+        journal.leave(needless | offloaded)
         going = sorted(needless & listed.keys() - journal.needed)
         if going:
             await enqueue_deletion(actor.actor_system, actor.key, going)
@@ -87,7 +88,9 @@ class LedgerKeeper:
         await actor.ledgers_dropped(needless - {info.ledger_id for info in journal.ledgers})
         if deletes_itself(actor.actor_system, actor.key):
             await self._delete(going)
-        stuck = needless & journal.needed - {info.ledger_id for info in journal.ledgers[-1:]}
+        stuck = (needless | offloaded) & journal.needed - {
+            info.ledger_id for info in journal.ledgers[-1:]
+        }
         # Without their checkpoints: each roll-over writes another one, and would cause the next.
         if sum(listed[each].record_bytes for each in stuck & listed.keys()) >= ROLL_BYTES:
             runtime.roll_over()

@@ -110,6 +110,21 @@ class CompactionStatus(Request[dict[str, str]]):
     ``lastError``."""
 
 
+class Offload(Request[None]):
+    """Begin to offload the sealed ledgers before ledger ``before``; None: all but the newest ones
+    that have ``kept_bytes`` together. Refused CONFLICT while an offload runs, INVALID without an
+    archive.
+    """
+
+    before: int | None = None
+    kept_bytes: int = 0
+
+
+class OffloadStatus(Request[Row]):
+    """The ``status`` of the last offload, NOT_RUN, RUNNING, SUCCESS or ERROR, its ``last_error``,
+    and the ``first`` ledger that isn't in the archive."""
+
+
 class LastMessageId(Request[Id]):
     """The last entry's id; entry id -1 if there is none."""
 

@@ -38,6 +38,7 @@ from velaray.broker.partition.cursor_moves import CursorMoves
 from velaray.broker.partition.entry_log import EntryLog
 from velaray.broker.partition.geo_replication import GeoReplication
 from velaray.broker.partition.maintenance import Maintenance
+from velaray.broker.partition.offloader import Offloader
 from velaray.broker.partition.partition_metrics import PartitionMetrics
 from velaray.broker.partition.publishing import Publishing
 from velaray.broker.partition.read_bounds import span
@@ -128,6 +129,7 @@ class PartitionActor(JournaledActor):
             self, self.log, self.subscriptions, self.publishing.admission, more_readable
         )
         self.maintenance = Maintenance(self, self.log, self.subscriptions, self.deletion)
+        self.offloader = Offloader(self)
         self.meter = PartitionMetrics(
             self, self.log, self.subscriptions.channels, self.publishing.published
         )
@@ -166,6 +168,7 @@ class PartitionActor(JournaledActor):
         self.spawn(self.publishing.expire_producers(_EXPIRY_CHECK_S))
         self.spawn(self.maintenance.run())
         self.spawn(self.compactor.watch())
+        self.offloader.begin()
         self.geo.begin()
         self.geo.inbound.apply(self._pulled_from)
         self.spawn(self._follower.follow())
@@ -191,7 +194,7 @@ class PartitionActor(JournaledActor):
         Connections of clients that have neither producers nor consumers don't count.
         """
         movers = [channel.mover for channel in self.subscriptions.channels.values()]
-        if self.rpc_server.connections or self.compactor.running:
+        if self.rpc_server.connections or self.compactor.running or self.offloader.running:
             return False
         if any(mover is not None and mover.busy for mover in movers):
             return False

@@ -16,6 +16,7 @@ from velaray.actors.partition.state import PartitionState
 from velaray.actors.runtime import Runtime
 from velaray.broker.partition import messages as m
 from velaray.broker.partition.compactor import Compactor
+from velaray.broker.partition.offloader import Offloader
 from velaray.events.ids import Position, TransactionId
 from velaray.topology.messages import Message
 from velaray.topology.rpc import RemoteError
@@ -52,6 +53,7 @@ class Partition(Protocol):
 
     runtime: Runtime[PartitionState]
     compactor: Compactor
+    offloader: Offloader
 
     @property
     def log(self) -> Log:
@@ -89,6 +91,16 @@ async def compact(partition: Partition, request: m.Compact) -> None:
 async def compaction_status(partition: Partition, request: m.CompactionStatus) -> dict[str, str]:
     """The status of the last compaction: NOT_RUN, RUNNING, SUCCESS or ERROR, and its error."""
     return partition.compactor.described()
+
+
+async def offload(partition: Partition, request: m.Offload) -> None:
+    """Start an offload. Raises as `Offloader.trigger`."""
+    partition.offloader.trigger(request.before, request.kept_bytes)
+
+
+async def offload_status(partition: Partition, request: m.OffloadStatus) -> dict[str, Any]:
+    """The status of the last offload."""
+    return partition.offloader.described()
 
 
 async def last_message_id(partition: Partition, request: m.LastMessageId) -> m.Id:
@@ -142,6 +154,8 @@ HANDLERS: dict[type[Message], Callable[[Partition, Any], Awaitable[Any]]] = {
     m.Terminate: terminate,
     m.Compact: compact,
     m.CompactionStatus: compaction_status,
+    m.Offload: offload,
+    m.OffloadStatus: offload_status,
     m.LastMessageId: last_message_id,
     m.EndTransaction: end_transaction,
     m.Origins: newest_origins,

@@ -184,6 +184,7 @@ class StoredLedger(TypedDict):
     ledgerId: int
     entries: int
     size: int
+    offloaded: bool
 
 
 class CursorStats(TypedDict):

@@ -16,6 +16,7 @@ from velaray.client.admin.operations import (
     Operation,
     Parameter,
     Texts,
+    Whole,
     flag,
     reads,
 )
@@ -62,6 +63,25 @@ class Compaction(TypedDict):
     lastError: str
 
 
+class OffloadBefore(TypedDict, total=False):
+    """The message before whose ledger all ledgers are offloaded."""
+
+    ledgerId: int
+    entryId: int
+    partitionIndex: int
+
+
+class Offloading(TypedDict):
+    """The result of the last offload, and the first message that isn't in the archive."""
+
+    status: Literal["NOT_RUN", "RUNNING", "SUCCESS", "ERROR"]
+    lastError: str
+    firstUnoffloadedMessage: NotRequired[MessageIdData]
+
+
+SIZE_THRESHOLD = Parameter(
+    "sizeThreshold", Whole, 0, "Without a body: bytes of the newest ledgers that stay."
+)
 MAY_CREATE = flag("checkAllowAutoCreation", "Create a missing topic if policy allows.")
 NO_PUBLISHERS = flag("excludePublishers", "Leave the publishers out.")
 NO_CONSUMERS = flag("excludeConsumers", "Leave the consumers out.")
@@ -87,6 +107,8 @@ TERMINATE = Operation(
 )
 COMPACT = Operation("PUT", f"{TOPIC}/compaction")
 COMPACTION = reads(f"{TOPIC}/compaction", Compaction)
+OFFLOAD = Operation("PUT", f"{TOPIC}/offload", (SIZE_THRESHOLD,), body=OffloadBefore)
+OFFLOAD_STATUS = reads(f"{TOPIC}/offload", Offloading)
 UNLOAD = Operation("PUT", f"{TOPIC}/unload")
 
 
@@ -186,6 +208,21 @@ class Topics(Resource[ModeT]):
         """Return the result of the last compaction: ``status`` NOT_RUN, RUNNING, SUCCESS or ERROR,
         and ``lastError``; of several partitions, the worst result."""
         return dict(await self._ask(COMPACTION, of_topic(topic)))
+
+    @call
+    async def offload(self, topic: str, kept_bytes: int = 0) -> None:
+        """Begin to move the ledgers of every partition to the archive, except the newest ones that
+        have ``kept_bytes`` together.
+
+        Raises `Conflict` while an offload runs, `Invalid` if the cluster has no archive.
+        """
+        await self._ask(OFFLOAD, of_topic(topic), {SIZE_THRESHOLD: kept_bytes}, body={})
+
+    @call
+    async def offload_status(self, topic: str) -> dict[str, Any]:
+        """Return the result of the last offload: ``status`` NOT_RUN, RUNNING, SUCCESS or ERROR, and
+        ``lastError``; of several partitions, the worst result."""
+        return dict(await self._ask(OFFLOAD_STATUS, of_topic(topic)))
 
     @call
     async def unload(self, topic: str) -> None:

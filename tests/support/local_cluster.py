@@ -19,10 +19,10 @@ from velaray.broker.coordinator.coordinators import ensure_coordinators
 from velaray.broker.proxy.proxy import Proxy
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.geo.actor_kinds import make_actor
-from velaray.journal.files import FileStore
 from velaray.topology.config import AuthSettings, ClusterConfig
 from velaray.topology.host import WRITERS
 from velaray.topology.in_process import InProcessActorSystem
+from velaray.topology.stores import store_of
 
 START_TIMEOUT_S = 30.0
 REPLICATION_SECRET = b"the replication secret of tests.."
@@ -90,7 +90,7 @@ class LocalCluster:
 
     async def _start(self) -> None:
         writers = WRITERS if self._hosts else 1
-        store = FileStore(self.config.data_dir, self.config.number_base, writers)
+        store = store_of(self.config, writers)
         self.actor_system = InProcessActorSystem(
             self.config,
             store,

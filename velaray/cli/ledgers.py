@@ -1,4 +1,4 @@
-"""``velaray ledgers``: stored ledgers, pending deletions, failed deletions."""
+"""``velaray ledgers``: stored ledgers, their offload, pending deletions, failed deletions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Found = Mapping[str, Any]
 
 @click.group()
 def ledgers() -> None:
-    """Audit the stored ledgers, and inspect deletions."""
+    """Audit the stored ledgers, move them to an archive, and inspect deletions."""
 
 
 # -- audit ------------------------------------------------------------------------
@@ -161,6 +161,7 @@ def _lines(found: Found) -> Iterator[str]:
         if found["records"] is not None:
             end = "sealed" if found["sealed"] else "open"
             yield f"{end}, {found['records']} records with {found['entries']} entries"
+        yield from _tier(found)
         if found["deadJournal"]:
             yield "its actor was deleted"
     for each in found["pending"]:
@@ -169,9 +170,62 @@ def _lines(found: Found) -> Iterator[str]:
         yield f"deletion failed: dead letter {each['id']}, {_since(each)}"
 
 
+def _tier(found: Found) -> Iterator[str]:
+    if "archive" in found:
+        since = time_text(found["offloadedAt"])
+        here = f", and here until its deletion: {found['location']}" if found["local"] else ""
+        yield f"offloaded {since} to {found['archive']}{here}"
+
+
 def _since(event: Found) -> str:
     tries = f", retried {event['tries']} times" if event["tries"] else ""
     return f"of {time_text(event['publishTime'])}{tries}"
+
+
+# -- offload -----------------------------------------------------------------------
+
+_LOOK_EVERY_S = 0.2
+
+
+@ledgers.command("offload")
+@click.argument("topic")
+@click.option(
+    "--size-threshold",
+    "kept_bytes",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="BYTES",
+    help="The newest ledgers with so many bytes together stay.",
+)
+@click.option("--wait", "waits", is_flag=True, help="Wait until it ends, and show the result.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=600.0,
+    show_default=True,
+    help="Maximum seconds to wait.",
+)
+@with_admin
+def offload(
+    show: Output, admin: Admin, topic: str, kept_bytes: int, waits: bool, timeout: float
+) -> None:
+    """Move the complete ledgers of TOPIC to the archive of the cluster."""
+    admin.topics.offload(topic, kept_bytes)
+    if not waits:
+        show.done(f"offloading {topic}", offloading=topic)
+        return
+    pause = Event()
+    for _ in range(round(timeout / _LOOK_EVERY_S)):
+        found = admin.topics.offload_status(topic)
+        if found["status"] != "RUNNING":
+            break
+        pause.wait(_LOOK_EVERY_S)
+    else:
+        raise click.ClickException(f"{topic} is still being offloaded after {timeout:g} s")
+    if found["status"] == "ERROR":
+        raise click.ClickException(f"offloading {topic} failed: {found['lastError']}")
+    show.done(f"{topic}: {found['status']}", topic=topic, **found)
 
 
 # -- dead letters ------------------------------------------------------------------
