@@ -316,7 +316,10 @@ def internal_stats(
 ) -> Stats:
     """The ledgers and cursors of one partition; arguments as for `topic_stats`. ``offloaded`` are
     the ledgers that are in the archive."""
+    current = raw["ledgers"][-1] if raw["ledgers"] else {"ledger_id": -1, "entries": 0}
     return {
+        "currentLedgerEntries": current["entries"],
+        "currentLedgerSize": sizes.get(current["ledger_id"], 0),
         "numberOfEntries": raw["entries"],
         "totalSize": sum(sizes.values()),
         "state": "Terminated" if raw["terminated"] else "LedgerOpened",

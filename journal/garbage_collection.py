@@ -16,6 +16,7 @@ from enum import StrEnum
 from velaray.journal.errors import Contended, ManifestConflict, NotStored
 from velaray.journal.journal import OPEN_TRIES
 from velaray.journal.manifest import LEDGER_INDEX_BITS, Manifest, decode_manifest
+from velaray.journal.offload.tiered_store import TieredStore
 from velaray.journal.recovery import is_owned
 from velaray.journal.store import LedgerStore
 
@@ -77,7 +78,7 @@ async def _ledgers(store: LedgerStore, journal: str, manifest: Manifest) -> list
 
 
 async def dispose(store: LedgerStore, journal: str, ledger_id: int) -> Fate:
-    """Delete a ledger of ``journal`` unless it is listed.
+    """Delete a ledger of ``journal``, here and in the archive, unless it is listed.
 
     Raises `CorruptJournal` if the manifest can't be read, and what deleting raises; then the ledger
     may or may not exist, and the call may be repeated.
@@ -96,6 +97,8 @@ async def dispose(store: LedgerStore, journal: str, ledger_id: int) -> Fate:
     except NotStored:
         fate = Fate.GONE  # but a slow owner may have written its index since
     await store.delete_ledger(journal, ledger_id)
+    if isinstance(store, TieredStore):
+        await store.delete_archived(journal, ledger_id)
     if manifest is not None and manifest.dead:
         await _remove_if_empty(store, journal, manifest)
     return fate

@@ -17,6 +17,7 @@ import velaray
 from tests.support.waiting import wait_until
 from velaray.cli.app import main
 from velaray.client.admin import Admin
+from velaray.journal.offload.tiered_store import TieredStore
 from velaray.local import LocalCluster
 from velaray.starting import ClusterError
 from velaray.topology.config import UnsafeBindingError
@@ -152,3 +153,18 @@ def test_the_example_suite_passes(place: list[str]) -> None:
     )
     assert done.returncode == 0, done.stdout
     assert re.search(r"\b7 passed", done.stdout), done.stdout
+
+
+def test_a_data_directory_notes_its_archive(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/archive"
+    for options in ({"offload": url}, {}):
+        with LocalCluster.start(tmp_path / "data", **options) as cluster:
+            assert isinstance(cluster.actor_system.store, TieredStore)
+    with pytest.raises(ClusterError, match=f"offloaded to {url}, not to file:///elsewhere"):
+        LocalCluster.start(tmp_path / "data", offload="file:///elsewhere")
+    with pytest.raises(ClusterError, match="use file:///path"):
+        LocalCluster.start(tmp_path / "other", offload="file://relative/path")
+    with pytest.raises(ValueError, match="in memory there are no ledgers"):
+        LocalCluster.start(offload=url)
+    with pytest.raises(ValueError, match="excludes store"):
+        LocalCluster.start("s3://bucket", offload=url)

@@ -82,6 +82,7 @@ class Offloader:
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
         self._running: asyncio.Task[Any] | None = None
+        self._moved: set[int] = set()
         self._status, self._last_error = "NOT_RUN", ""
 
     @property
@@ -182,13 +183,16 @@ class Offloader:
         doesn't need. A copy that has disappeared from the archive is made again first."""
         partition, journal = self._partition, self._journal
         before_ms = partition.actor_system.clock_ms() - partition.policies.offload_lag_ms
+        kept = journal.needed | self._moved
         due = [
             info
             for info in journal.ledgers
-            if 0 < info.offloaded_ms <= before_ms and info.ledger_id not in journal.needed
+            if 0 < info.offloaded_ms <= before_ms and info.ledger_id not in kept
         ]
         key = partition.key.text()
-        for info in await delete_local_copies(store, key, due):
+        lacking = await delete_local_copies(store, key, due)
+        self._moved.update(info.ledger_id for info in due if info not in lacking)
+        for info in lacking:
             logger.warning(
                 "%s: the archive lacks a part of ledger %d", partition.topic, info.ledger_id
             )

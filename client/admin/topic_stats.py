@@ -201,6 +201,8 @@ class InternalStats(TypedDict):
 
     numberOfEntries: int
     totalSize: int
+    currentLedgerEntries: int
+    currentLedgerSize: int
     state: str
     ledgers: list[StoredLedger]
     cursors: dict[str, CursorStats]

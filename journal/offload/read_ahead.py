@@ -6,6 +6,7 @@ import asyncio
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
+from velaray.journal.errors import CorruptJournal
 from velaray.journal.offload.archive import LedgerArchive
 
 BLOCK_BYTES: Final = 1 << 20
@@ -41,6 +42,9 @@ class ReadAhead:
                 self._get(block._replace(number=number + 1))
             data = await asyncio.shield(reading)
             piece = data[start : start + stop - offset]
+            if not piece:
+                place = self._archive.location(journal, ledger_id)
+                raise CorruptJournal(place, offset, f"ends before byte {stop}")
             found.append(piece)
             offset += len(piece)
         return b"".join(found)

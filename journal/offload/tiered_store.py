@@ -1,8 +1,8 @@
 """A store whose sealed ledgers of topics may be in an archive instead of the local store.
 
-Everything is written locally. A ledger is read from the archive if it isn't stored locally, and it
-is deleted in both. Manifests and marks are always local, so opening a journal makes no request to
-the archive.
+Everything is written locally. A ledger is read from the archive if it isn't stored locally. Only
+`velaray.journal.garbage_collection.dispose` deletes in both. Manifests and marks are always local.
+So opening a journal makes no request to the archive.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ class TieredStore:
             return None
         return await self.archive.read_index(journal, ledger_id)
 
-    async def delete_ledger(self, journal: str, ledger_id: int) -> None:
-        """Remove a ledger from both tiers; see `LedgerStore`."""
-        await self.local.delete_ledger(journal, ledger_id)
+    async def delete_archived(self, journal: str, ledger_id: int) -> None:
+        """Remove a ledger from the archive, complete or not. Raises what the archive raises; then
+        the call may be repeated."""
         if journal.startswith(PARTITIONS):
             self._ahead.forget(journal, ledger_id)
             await self.archive.delete(journal, ledger_id)
@@ -156,6 +156,10 @@ class TieredStore:
     async def write_index(self, journal: str, ledger_id: int, data: bytes) -> None:
         """See `LedgerStore`."""
         await self.local.write_index(journal, ledger_id, data)
+
+    async def delete_ledger(self, journal: str, ledger_id: int) -> None:
+        """Remove the local ledger; see `LedgerStore`. `dispose` removes it from the archive too."""
+        await self.local.delete_ledger(journal, ledger_id)
 
     async def list_ledgers(self, journal: str) -> list[int]:
         """The ledgers that are stored locally; `LedgerArchive.list` has the others."""

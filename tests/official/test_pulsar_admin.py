@@ -101,6 +101,7 @@ REFUSED: tuple[tuple[str, str], ...] = (
     (f"topics create-shadow-topic public/default/shadow -s {_T}", "PULSAR.SHADOW_SOURCE"),
     (f"topics set-persistence {_T}", "policy persistence"),
     (f"namespaces set-encryption-required {_NS} --enable", "encryptionRequired"),
+    (f"topics offload {_T} -s 0", "--offload URL"),
     (f"topicPolicies set-message-ttl {_T} -t 5 -g", "isGlobal"),
     (f"topics set-replicator-dispatch-rate {_T} -md 10 -rp", "relativeToPublishRate"),
 )

@@ -27,6 +27,8 @@ from velaray.journal.offload.place import settle_place
 from velaray.journal.offload.tiered_store import TieredStore
 from velaray.journal.replay import load_manifest
 from velaray.offline.stored_topics import open_data
+from velaray.pipelines import ledgers
+from velaray.pipelines.spark_positions import Start
 from velaray.topology.stores import open_store
 
 TOPIC = "persistent://public/default/orders"
@@ -180,6 +182,15 @@ def test_readers_without_the_cluster_find_the_archive(setting: Setting, tmp_path
         assert first not in setting.local()
         assert setting.cluster.run(store.size(key, first)) > 0
         setting.cluster.run(store.close())
+
+
+def test_pipelines_read_ledgers_from_the_archive(setting: Setting, tmp_path: Path) -> None:
+    setting.publish()
+    setting.move()
+    ends = Start.parse("earliest"), Start.parse("latest")
+    parts = ledgers.plan(str(tmp_path / "data"), [TOPIC], *ends)
+    batches = (batch for part in parts for batch in part.read(("value",)))
+    assert [each for batch in batches for each in batch.column("value").to_pylist()] == setting.sent
 
 
 def test_an_offload_that_fails_says_why_and_is_repeated(
