@@ -40,6 +40,7 @@ from velaray.admin.openapi import DESCRIPTION, Description, Group
 from velaray.admin.policies import QUOTA_LOCK
 from velaray.admin.unsupported import refuse_unsupported
 from velaray.topology.actor_system import ActorSystem
+from velaray.topology.tls import server_tls
 
 _MODULES = (
     admin_brokers,
@@ -95,15 +96,20 @@ def admin_app(actor_system: ActorSystem) -> web.Application:
 
 
 async def serve_admin(actor_system: ActorSystem, host: str, port: int) -> tuple[web.AppRunner, int]:
-    """Listen on ``host``; port 0 selects a free port. Returns the runner and the port.
+    """Listen on ``host``, and by TLS on the port of the settings; port 0 selects a free port.
+    Returns the runner and the port, which is the one of TLS if there is no other.
 
-    ``await runner.cleanup()`` stops the server. Raises `OSError` if the port is in use.
+    ``await runner.cleanup()`` stops the server. Raises `OSError` if a port is in use.
     """
+    config, tls = actor_system.config, server_tls(actor_system.config)
     runner = web.AppRunner(admin_app(actor_system), access_log=None)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port)
-        await site.start()
+        if config.speaks_plain:
+            await web.TCPSite(runner, host, port).start()
+        if config.tls is not None and tls is not None:
+            site = web.TCPSite(runner, host, config.tls.admin_port, ssl_context=tls.context)
+            await site.start()
     except OSError:
         await runner.cleanup()
         raise

@@ -120,7 +120,10 @@ async def runtime_configuration(request: web.Request) -> web.Response:
         "bindAddress": config.listen_host,
         "advertisedAddress": ",".join(config.advertised),
         "brokerServiceUrl": clusters[config.name]["service_url"],
+        "brokerServiceUrlTls": clusters[config.name]["service_url_tls"],
         "webServiceUrl": clusters[config.name]["admin_url"],
+        "webServiceUrlTls": clusters[config.name]["admin_url_tls"],
+        "tlsEnabled": config.tls is not None,
         "advertisedListeners": ",".join(f"{k}:{v}" for k, v in sorted(config.listeners.items())),
         "authenticationEnabled": config.auth is not None,
         "maxMessageSize": config.max_message_size,
@@ -193,7 +196,9 @@ async def load_report(request: web.Request) -> web.Response:
         {
             "loadReportType": "LocalBrokerData",
             "webServiceUrl": own["admin_url"],
+            "webServiceUrlTls": own["admin_url_tls"],
             "pulsarServiceUrl": own["service_url"],
+            "pulsarServiceUrlTls": own["service_url_tls"],
             "persistentTopicsEnabled": True,
             "nonPersistentTopicsEnabled": False,
             "brokerVersionString": SERVER_VERSION,
@@ -240,7 +245,9 @@ class LoadReport(TypedDict):
 
     loadReportType: str
     webServiceUrl: str
+    webServiceUrlTls: str
     pulsarServiceUrl: str
+    pulsarServiceUrlTls: str
     persistentTopicsEnabled: bool
     nonPersistentTopicsEnabled: bool
     brokerVersionString: str

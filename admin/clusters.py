@@ -32,13 +32,20 @@ from velaray.geo.tenant_migration.tenant_metadata import read_tenant
 from velaray.topology.rpc import RemoteError
 
 # Pulsar's fields that are supported, and the catalog's names for them.
-_TEXTS = {"serviceUrl": "admin_url", "brokerServiceUrl": "service_url", "progress": "progress"}
+_TEXTS = {
+    "serviceUrl": "admin_url",
+    "serviceUrlTls": "admin_url_tls",
+    "brokerServiceUrl": "service_url",
+    "brokerServiceUrlTls": "service_url_tls",
+    "progress": "progress",
+}
 _CREDENTIALS = "authenticationParameters"
 _PLUGIN = "authenticationPlugin"
 # Fields of this interface's own answers, and fields of Pulsar's tools that have no effect alone.
 _WITHOUT_MEANING = {
     *("hasToken", "local"),
     *("brokerClientTlsTrustStoreType", "brokerClientTlsKeyStoreType"),
+    "brokerClientTlsEnabled",  # TLS is used where there is a URL for it
 }
 # Values that Pulsar's tools send by default for features that aren't supported.
 _DEFAULTS = {
@@ -57,7 +64,9 @@ async def get_cluster(request: web.Request) -> web.Response:
     return answer(
         {
             "serviceUrl": found["admin_url"],
+            "serviceUrlTls": found["admin_url_tls"],
             "brokerServiceUrl": found["service_url"],
+            "brokerServiceUrlTls": found["service_url_tls"],
             "progress": found["progress"],
             "hasToken": found["has_token"],
             "local": found["own"],
@@ -77,12 +86,14 @@ async def known_cluster(request: web.Request) -> dict[str, Any]:
 async def create_cluster(request: web.Request) -> web.Response:
     """Register another cluster; 409 if it is registered."""
     given = _given(request)
-    name, admin_url, service_url = given.cluster, given.admin_url, given.service_url
-    if admin_url is None or service_url is None:
-        field = "serviceUrl" if admin_url is None else "brokerServiceUrl"
-        raise AdminError(400, f"cluster {name} needs a {field}")
+    name = given.cluster
+    plain = given.service_url or "", given.admin_url or ""
+    by_tls = given.service_url_tls or "", given.admin_url_tls or ""
+    for field, *urls in zip(("brokerServiceUrl", "serviceUrl"), plain, by_tls, strict=True):
+        if not any(urls):
+            raise AdminError(400, f"cluster {name} needs a {field}")
     progress = given.progress or Progress.EXACT
-    register = m.RegisterCluster(name, service_url, admin_url, given.token or "", progress)
+    register = m.RegisterCluster(name, *plain, given.token or "", progress, *by_tls)
     reply = await ask_catalog(request, register)
     if not reply["changed"]:
         raise AdminError(409, f"cluster {name} exists")
@@ -122,6 +133,8 @@ def _given(request: web.Request) -> m.UpdateCluster:
         given.get("admin_url"),
         given.get("token"),
         progress,
+        given.get("service_url_tls"),
+        given.get("admin_url_tls"),
     )
 
 

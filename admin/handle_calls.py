@@ -60,7 +60,8 @@ class HandleCalls:
 
     def __init__(self, actor_system: ActorSystem, service_url: str) -> None:
         config = actor_system.config
-        proof = SystemCredentials(config.rpc_key, HANDLES_METHOD) if config.auth else None
+        proves = config.auth or config.tls
+        proof = SystemCredentials(config.rpc_key, HANDLES_METHOD) if proves else None
         self.client = Client.with_options(ClientOptions(service_url, authentication=proof))
         self.actor_system = actor_system
         self.producers: Sessions[Producer[Any]] = Sessions()

@@ -53,7 +53,7 @@ class HandlesActor:
         with ThreadPoolExecutor(1) as pool:
             pool.submit(asyncio.run, check_ownership(actor_system.store, config)).result()
         self._actor_system = actor_system
-        self._calls = HandleCalls(actor_system, config.service_url)
+        self._calls = HandleCalls(actor_system, config.tls_service_url or config.service_url)
         self._watching = asyncio.get_running_loop().create_task(self._watch())
         self._watching.add_done_callback(_end_process)
 

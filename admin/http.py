@@ -20,7 +20,7 @@ from velaray.events.portable import PortableError
 from velaray.journal.errors import JournalError, StorageFull
 from velaray.schemas import InvalidSchemaError
 from velaray.topology.actor_system import ActorSystem
-from velaray.topology.auth import AuthenticationFailed, authenticate
+from velaray.topology.auth import AuthenticationFailed, authenticate, certificate_role
 from velaray.topology.fan_out import each
 from velaray.topology.messages import ReplyT, Request
 from velaray.topology.rpc import RemoteError, reason_of
@@ -116,14 +116,20 @@ async def _sent_home(request: web.Request, error: RemoteError) -> web.Response:
         return _problem(503, f"{reason_of(failure)}; try again")
     if home is None:  # the tenant's home is this cluster again
         return _problem(503, f"{error.message}; try again")
-    location = home["admin_url"].rstrip("/") + str(request.rel_url)
+    urls = home["urls"]
+    plain, by_tls = urls["admin_url"], urls["admin_url_tls"]
+    url = (by_tls or plain) if request.secure else (plain or by_tls)
+    location = url.rstrip("/") + str(request.rel_url)
     return web.json_response({"reason": error.message}, status=307, headers={"Location": location})
 
 
 @web.middleware
 async def check_token(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer 401 to requests without a valid token if the cluster requires tokens."""
+    """Answer 401 to requests without a valid token, or a certificate that names a role, if the
+    cluster requires tokens."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    if not token and certificate_role(request.get_extra_info("peercert")):
+        return await handler(request)
     try:
         authenticate(
             request.app[ACTOR_SYSTEM].config.auth,

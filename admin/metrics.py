@@ -27,9 +27,11 @@ from velaray.admin.http import actor_system_of
 from velaray.broker.actor_messages import Metrics
 from velaray.client.admin.operations import TEXT, Operation
 from velaray.events.ids import ActorKey, ActorKind
+from velaray.topology.config import ClusterConfig
 from velaray.topology.host_control import HostControl, HostStatus
 from velaray.topology.metrics import METRICS, Kind, Labels, Sample
 from velaray.topology.rpc import RemoteError
+from velaray.topology.tls import server_tls
 
 ACTOR_S = 2.0
 """Time limit of one actor's answer."""
@@ -103,6 +105,16 @@ def of_hosts(cluster: str, hosts: Iterable[HostStatus]) -> Iterator[Sample]:
         yield Sample("velaray_host_loop_lag_seconds", labels, host.lag_s)
 
 
+def of_tls(config: ClusterConfig) -> Iterator[Sample]:
+    """The samples of the certificate of this process; none without TLS."""
+    tls = server_tls(config)
+    if tls is not None:
+        tls.refresh()
+        labels = {"cluster": config.name}
+        yield Sample("velaray_tls_expiry_timestamp_seconds", labels, tls.expires_s)
+        yield Sample("velaray_tls_files_refused", labels, bool(tls.problem))
+
+
 async def _hosts(control: HostControl | None) -> list[HostStatus]:
     """The hosts that answer in time; none if the placement directory is away: like a silent actor,
     it doesn't fail the scrape."""
@@ -119,8 +131,9 @@ async def metrics(request: web.Request) -> web.Response:
     async with asyncio.timeout(SCRAPE_S), request.app[SCRAPE_LOCK]:
         found = await actor_system.survey(Metrics, ACTOR_S)
         hosts = await _hosts(actor_system.host_control)
-    cluster = actor_system.config.name
-    body = as_text([*gathered(cluster, found), *of_hosts(cluster, hosts)])
+    config = actor_system.config
+    samples = [*gathered(config.name, found), *of_hosts(config.name, hosts), *of_tls(config)]
+    body = as_text(samples)
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

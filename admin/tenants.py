@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from aiohttp import web
 from typing_extensions import TypedDict
 
@@ -50,16 +52,25 @@ async def lookup(request: web.Request) -> web.Response:
         )
     proxy = Proxy(actor_system_of(request))
     located = await proxy.locate(topic_of(request), at_home=means_home(request))
-    url = actor_system_of(request).config.seen_by_clients(located)
+    config = actor_system_of(request).config
+    plain, by_tls = map(config.seen_by_clients, located.urls())
     return answer(
         {
-            "brokerUrl": url,
-            "brokerUrlTls": "",
-            "httpUrl": str(request.url.origin()),
-            "httpUrlTls": "",
-            "nativeUrl": url,
+            "brokerUrl": plain,
+            "brokerUrlTls": by_tls,
+            "httpUrl": _here(request, config.plain_admin_url),
+            "httpUrlTls": _here(request, config.tls_admin_url),
+            "nativeUrl": plain,
         }
     )
+
+
+def _here(request: web.Request, url: str) -> str:
+    """An admin URL of this cluster with the host by which the client reaches it; "" for ""."""
+    asked, wanted = request.url.origin(), urlsplit(url)
+    if not url or asked.scheme == wanted.scheme:
+        return url and str(asked)
+    return str(asked.with_scheme(wanted.scheme).with_port(wanted.port))
 
 
 # -- tenants -----------------------------------------------------------------------

@@ -82,7 +82,8 @@ async def _ask(actor_system: ActorSystem, number: int, request: Request[ReplyT])
 async def list_coordinators(request: web.Request) -> web.Response:
     """The coordinators, and the URL where clients look them up."""
     clusters = await ask_catalog(request, catalog_messages.Clusters())
-    url = clusters[actor_system_of(request).config.name]["service_url"]
+    own = clusters[actor_system_of(request).config.name]
+    url = own["service_url"] or own["service_url_tls"]
     count = await _count(request)
     return answer([{"id": number, "brokerServiceUrl": url} for number in range(count)])
 

@@ -1,4 +1,5 @@
-"""The listener of a host for clients: one address for all partitions and coordinators of the host.
+"""The listeners of a host for clients: one port for all partitions and coordinators of the host,
+and another one for TLS.
 
 A client's connection carries producers and consumers of any of these partitions, and transactions
 of any of these coordinators. When an actor ends, its producers and consumers are closed; the
@@ -7,17 +8,17 @@ connection stays open for the others.
 
 from __future__ import annotations
 
-import asyncio
-
 from velaray.actors.machine import Reason
 from velaray.broker.client_session import ClientSession
 from velaray.broker.coordinator.coordinator_handlers import Coordinator
 from velaray.broker.partition.session.protocols import HostedPartition
 from velaray.events.ids import TopicName
+from velaray.topology.actor_system import Address
 from velaray.topology.config import ClusterConfig
-from velaray.topology.open_connections import OpenConnections, stop_accepting
-from velaray.topology.ports import listen
+from velaray.topology.open_connections import OpenConnections
+from velaray.topology.ports import Listener
 from velaray.topology.rpc import RemoteError
+from velaray.topology.tls import server_tls
 from velaray.wire.connection import WireConnection
 
 
@@ -30,17 +31,21 @@ class ClientListener:
         self._partitions: dict[TopicName, HostedPartition] = {}
         self._topics: dict[TopicName, dict[TopicName, None]] = {}
         self._coordinators: dict[int, Coordinator] = {}
-        self._opening: asyncio.Task[asyncio.Server] | None = None
+        self._plain = Listener(self._accept, config.port_range)
+        tls = server_tls(config)
+        self._tls = None if tls is None else Listener(self._accept, config.port_range, tls.context)
 
-    async def open(self) -> int:
-        """Listen, once; returns the port. Raises `OSError`."""
-        if self._opening is None or (self._opening.done() and self._opening.exception()):
-            self._opening = asyncio.ensure_future(self._listen())
-        server = await asyncio.shield(self._opening)
-        return int(server.sockets[0].getsockname()[1])
+    async def open(self, address: Address) -> Address:
+        """Listen, once; returns the address of an actor of the host with the ports for clients.
 
-    async def _listen(self) -> asyncio.Server:
-        return await listen(self._accept, self.config.listen_host, self.config.port_range)
+        Raises `OSError`.
+        """
+        host = self.config.listen_host
+        if self.config.speaks_plain:
+            address = address._replace(service_port=await self._plain.open(host))
+        if self._tls is not None:
+            address = address._replace(tls_port=await self._tls.open(host))
+        return address
 
     def _accept(self) -> WireConnection:
         size = self.config.max_message_size
@@ -110,12 +115,9 @@ class ClientListener:
 
     def _end(self) -> None:
         self.sessions.ended = True
-        if self._opening is None:
-            return
-        if not self._opening.done():
-            self._opening.cancel()
-        elif not self._opening.cancelled() and self._opening.exception() is None:
-            stop_accepting(self._opening.result())
+        self._plain.end()
+        if self._tls is not None:
+            self._tls.end()
 
 
 def _elsewhere(topic: TopicName) -> RemoteError:

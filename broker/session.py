@@ -13,9 +13,13 @@ from velaray.topology.auth import (
     HANDLES_METHOD,
     HANDLES_ROLE,
     SYSTEM_METHOD,
+    TLS_METHOD,
+    TUNNEL_METHOD,
     AuthenticationFailed,
     authenticate,
+    certificate_role,
     check_own_proof,
+    check_tunnel_proof,
 )
 from velaray.topology.config import ClusterConfig
 from velaray.wire import pulsar_pb2 as pb
@@ -39,7 +43,9 @@ class ClientInfo:
     version: str = ""
     """The name and version of the client's program."""
     role: str = ""
-    """The role that the client's token names; "" without authentication."""
+    """The role that the client's token or certificate names; "" without authentication."""
+    certified: bool = False
+    """Whether the certificate names the role."""
     is_system: bool = False
     """Whether the client is an actor of this cluster."""
     means_this_cluster: bool = False
@@ -132,6 +138,16 @@ class Session:
             check_own_proof(self.config.rpc_key, method, data)
             self.info.is_system = method == SYSTEM_METHOD
             self.info.role = "" if self.info.is_system else HANDLES_ROLE
+        elif method == TUNNEL_METHOD:
+            check_tunnel_proof(self.config.rpc_key, command.original_principal, data)
+            self.info.role = command.original_principal
+        elif method == TLS_METHOD or self.config.auth is None:
+            self.info.role = certificate_role(self.connection.transport_info("peercert"))
+            self.info.certified = bool(self.info.role)
+            if self.config.auth is not None and not self.info.certified:
+                raise AuthenticationFailed(
+                    "no valid certificate with a common name was presented on this connection"
+                )
         else:
             self.info.role = authenticate(self.config.auth, data)
 

@@ -3,18 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from velaray.client.exceptions import ErrorGettingAuthenticationData, InvalidConfiguration
+from velaray.client.tls import Security, TlsOptions
 
 
 class Authentication:
-    """Base of the credential classes. Use `AuthenticationToken`."""
+    """Base of the credential classes. Use `AuthenticationToken` or `AuthenticationTLS`."""
 
     method = "none"
 
     def data(self) -> bytes:
         """The data to send in the connect command; called for every new connection."""
         return b""
+
+    def secured(self, tls: TlsOptions) -> Security:
+        """How a client with these credentials connects by TLS; ``tls`` are its options."""
+        return tls
+
+
+class AuthenticationTLS(Authentication):
+    """A certificate of the client, for a service URL with ``pulsar+ssl``. Its common name is the
+    role. The files are read again when they have changed."""
+
+    method = "tls"
+
+    def __init__(self, certificate_path: str, private_key_path: str) -> None:
+        """Both files are in PEM form; the key isn't encrypted. Raises `InvalidConfiguration` if
+        one is missing."""
+        if not (certificate_path and private_key_path):
+            raise InvalidConfiguration("AuthenticationTLS needs a certificate and its key")
+        self._files = {
+            "certificate_file_path": certificate_path,
+            "private_key_file_path": private_key_path,
+        }
+        TlsOptions(**self._files)  # type: ignore[arg-type]  # checks that they exist
+
+    def secured(self, tls: TlsOptions) -> Security:
+        """The options with this certificate."""
+        return replace(tls, **self._files)  # type: ignore[arg-type]
 
 
 class AuthenticationToken(Authentication):

@@ -45,7 +45,9 @@ class ClusterInUse:
             self._info = _checked(given.initial_service_info())
             given.initialize(self.use)
         else:
-            self._info = ServiceInfo(given, options.authentication)
+            self._info = ServiceInfo(
+                given, options.authentication, options.tls_trust_certs_file_path
+            )
 
     @property
     def info(self) -> ServiceInfo:
@@ -130,7 +132,13 @@ async def answers(options: ClientOptions) -> bool:
 
 
 def _options_of(options: ClientOptions, info: ServiceInfo) -> ClientOptions:
-    return replace(options, service_url=info.service_url, authentication=info.authentication)
+    trusted = info.tls_trust_certs_file_path or options.tls_trust_certs_file_path
+    return replace(
+        options,
+        service_url=info.service_url,
+        authentication=info.authentication,
+        tls_trust_certs_file_path=trusted,
+    )
 
 
 def _checked(info: object) -> ServiceInfo:
@@ -140,5 +148,6 @@ def _checked(info: object) -> ServiceInfo:
 
 
 def _same(one: ServiceInfo, other: ServiceInfo) -> bool:
-    urls = one.service_url == other.service_url
-    return urls and one.authentication is other.authentication
+    same = one.service_url == other.service_url
+    same = same and one.tls_trust_certs_file_path == other.tls_trust_certs_file_path
+    return same and one.authentication is other.authentication

@@ -13,6 +13,7 @@ from google.protobuf.message import Message as ProtobufMessage
 
 from velaray.client.auth import Authentication
 from velaray.client.exceptions import NotConnected, ReadError, Timeout, VelarayError, from_server
+from velaray.client.tls import Security, tls_arguments
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import PROTOCOL_VERSION, Message
 from velaray.wire.connection import WireConnection
@@ -101,6 +102,7 @@ class Connection:
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._requests: dict[int, asyncio.Future[Any]] = {}
         self._last_request = 0
+        self._by_tls = False
         self._error: VelarayError | None = None
         self._on: dict[type, Callable[[Any], None]] = {
             pb.CommandConnected: self._on_connected,
@@ -122,12 +124,16 @@ class Connection:
 
     # --- for the users of the connection ---
 
-    async def open(self, host: str, port: int) -> None:
+    async def open(self, host: str, port: int, tls: Security | None = None) -> None:
         """Connect and perform the handshake; returns when the server has accepted the client.
 
-        Raises `OSError`, or the server's error, such as `AuthenticationError`.
+        Without ``tls`` the connection isn't one of TLS. Raises `OSError`, or the server's error,
+        such as `AuthenticationError`.
         """
-        await self._loop.create_connection(lambda: self._wire, host, port)
+        self._by_tls = tls is not None
+        await self._loop.create_connection(
+            lambda: self._wire, host, port, **tls_arguments(tls, host)
+        )
         await self._connected
 
     def send(self, message: ProtobufMessage) -> None:
@@ -233,6 +239,8 @@ class Connection:
             logger.info("connection to %s lost: %s", self.address, error or "closed by it")
         if error is None or isinstance(error, OSError) or self._connected.done():
             problem = f"connection to {self.address} lost: {error or 'closed by it'}"
+            if self._by_tls and not self._connected.done():
+                problem += "; it may want a certificate of this client, or another one"
         else:
             problem = (
                 f"{self.address} doesn't speak Pulsar's protocol: use the service port "

@@ -75,6 +75,7 @@ class Lookup:
 
     def __init__(self, options: ClientOptions, pool: ConnectionPool) -> None:
         self._addresses = parse_service_url(options.service_url)
+        self._uses_tls = options.security() is not None
         self._turn = 0
         self._options = options
         self._pool = pool
@@ -112,7 +113,11 @@ class Lookup:
             answer = await connection.request(request, self._timeout)
             if answer.response == pb.CommandLookupTopicResponse.Failed:
                 raise from_server(answer.error, answer.message)
-            (target,) = parse_service_url(answer.brokerServiceUrl)
+            url = answer.brokerServiceUrlTls if self._uses_tls else answer.brokerServiceUrl
+            if not url:
+                kind = "by TLS" if self._uses_tls else "without TLS"
+                raise LookupError(f"{topic}: its server can't be reached {kind}")
+            (target,) = parse_service_url(url)
             tunnel = answer.proxy_through_service_url
             if answer.response == pb.CommandLookupTopicResponse.Connect:
                 if tunnel:

@@ -37,13 +37,13 @@ from velaray.client.policies import (
 )
 from velaray.client.schema.auto import AutoConsumeSchema
 from velaray.client.schema.base import Schema, T, typed
-from velaray.client.service_info import AutoClusterFailover, ServiceInfoProvider
+from velaray.client.service_info import AutoClusterFailover, ServiceInfoProvider, uses_tls
+from velaray.client.tls import Security, TlsOptions
 
 Topics = str | Sequence[str] | re.Pattern[str]
 MIN_ACK_TIMEOUT_MS = 10_000
 
 _ENCRYPTION = "velaray has no end-to-end encryption"
-_TLS = "velaray's service speaks plain TCP; put TLS in front of it"
 _CHUNK_EVICTION = "incomplete chunked messages are always redelivered, never silently acked"
 
 
@@ -93,9 +93,17 @@ class Options:
 class ClientOptions(Options):
     """Parameters of `velaray.Client`.
 
-    service_url: ``pulsar://host:port``, several addresses of one cluster separated by commas; or an
-        `AutoClusterFailover` or `ServiceInfoProvider`, which provide the addresses.
+    service_url: ``pulsar://host:port``, or by TLS ``pulsar+ssl://host:port``; several addresses of
+        one cluster separated by commas; or an `AutoClusterFailover` or `ServiceInfoProvider`, which
+        provide the addresses.
     authentication: credentials, e.g. ``AuthenticationToken("…")``.
+    use_tls: use TLS even if the scheme of the URL is ``pulsar``.
+    tls_trust_certs_file_path: the certificates (PEM) of the authorities that sign servers'
+        certificates; by default those of the system.
+    tls_allow_insecure_connection: accept any certificate of the server.
+    tls_validate_hostname: whether the certificate must be for the host of the URL.
+    tls_certificate_file_path, tls_private_key_file_path: the client's certificate and key (PEM),
+        for a server that asks for one; `AuthenticationTLS` replaces them.
     operation_timeout_seconds: limit for creating producers, subscribing, seeking and the
         like, retries included.
     connection_timeout_ms: limit for one connection attempt, handshake included.
@@ -110,13 +118,7 @@ class ClientOptions(Options):
         "concurrent_lookup_requests": "look-ups are not limited",
         "log_conf_file_path": "configure the standard logger named velaray",
         "stats_interval_in_seconds": "clients print no statistics; ask the service's admin API",
-        "use_tls": _TLS,
-        "tls_trust_certs_file_path": _TLS,
-        "tls_allow_insecure_connection": _TLS,
-        "tls_validate_hostname": _TLS,
         "logger": "configure the standard logger named velaray",
-        "tls_private_key_file_path": _TLS,
-        "tls_certificate_file_path": _TLS,
     }
 
     service_url: str | AutoClusterFailover | ServiceInfoProvider
@@ -130,7 +132,7 @@ class ClientOptions(Options):
     use_tls: bool = False
     tls_trust_certs_file_path: str | None = None
     tls_allow_insecure_connection: bool = False
-    tls_validate_hostname: bool = False
+    tls_validate_hostname: bool = True
     logger: object = None
     connection_timeout_ms: int = 10000
     listener_name: str | None = None
@@ -150,10 +152,28 @@ class ClientOptions(Options):
                 f"authentication with {type(self.service_url).__name__}: give each ServiceInfo its"
                 " own"
             )
+        self._tls()
         self._at_least(1, "connection_timeout_ms", "message_listener_threads")
         for name in ("operation_timeout_seconds", "keep_alive_interval_seconds"):
             if not getattr(self, name) > 0:
                 raise InvalidConfiguration(f"{name} must be positive: {getattr(self, name)!r}")
+
+    def _tls(self) -> TlsOptions:
+        """The options of TLS. Raises `InvalidConfiguration`."""
+        return TlsOptions(
+            trust_certs_file_path=self.tls_trust_certs_file_path,
+            allow_insecure_connection=self.tls_allow_insecure_connection,
+            validate_hostname=self.tls_validate_hostname,
+            certificate_file_path=self.tls_certificate_file_path,
+            private_key_file_path=self.tls_private_key_file_path,
+        )
+
+    def security(self) -> Security | None:
+        """How the client connects by TLS; None: without TLS."""
+        if not (self.use_tls or uses_tls(str(self.service_url))):
+            return None
+        tls = self._tls()
+        return tls if self.authentication is None else self.authentication.secured(tls)
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 
 from velaray.client.connection import Connection
 from velaray.client.exceptions import AlreadyClosed, ConnectError, NotConnected, VelarayError
 from velaray.client.options import ClientOptions
+from velaray.client.tls import TlsFilesError
 
 
 class ConnectionPool:
@@ -16,6 +18,7 @@ class ConnectionPool:
         """``client_version`` is the version that the client announces; None: this library's."""
         self._options = options
         self._client_version = client_version
+        self._tls = options.security()
         self._open: dict[tuple[str, str | None], Connection] = {}
         self._opening: dict[tuple[str, str | None], asyncio.Task[Connection]] = {}
         self._closed: VelarayError | None = None  # the connection for all callers
@@ -74,7 +77,7 @@ class ConnectionPool:
         host, _, port = address.rpartition(":")
         try:
             async with asyncio.timeout(options.connection_timeout_ms / 1000):
-                await connection.open(host.strip("[]"), int(port))
+                await connection.open(host.strip("[]"), int(port), self._tls)
         except TimeoutError as error:
             failure = ConnectError(f"{address} didn't answer in {options.connection_timeout_ms} ms")
             connection.abort(failure)
@@ -82,6 +85,11 @@ class ConnectionPool:
         except OSError as error:
             if isinstance(error, ConnectError):
                 raise
+            if isinstance(error, ssl.SSLError | TlsFilesError):
+                raise ConnectError(f"no TLS connection to {address}: {error}") from error
+            if self._tls is not None and isinstance(error, ConnectionResetError):
+                problem = "the handshake was cut off: is it a port for TLS?"
+                raise ConnectError(f"no TLS connection to {address}: {problem}") from error
             raise ConnectError(
                 f"no connection to {address} ({error}): is velaray running there? Start it with "
                 "`velaray start`"

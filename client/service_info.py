@@ -6,29 +6,41 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from velaray.client.auth import Authentication
-from velaray.client.exceptions import InvalidConfiguration, InvalidUrl, OperationNotSupported
+from velaray.client.exceptions import InvalidConfiguration, InvalidUrl
 
-DEFAULT_PORT = 6650
+_TLS = "pulsar+ssl"
+_DEFAULT_PORTS = {"pulsar": 6650, _TLS: 6651}
+
+
+def uses_tls(url: str) -> bool:
+    """Whether the scheme of a service URL is ``pulsar+ssl``."""
+    return url.startswith(f"{_TLS}://")
+
+
+def urls_by_scheme(url: str) -> tuple[str, str]:
+    """A service URL as where clients connect without TLS, and by TLS; "": they can't."""
+    return ("", url) if uses_tls(url) else (url, "")
 
 
 def parse_service_url(url: object) -> list[str]:
-    """Return the addresses in ``pulsar://host:port[,host:port…]``, as ``host:port``.
+    """Return the addresses in ``pulsar://host:port[,host:port…]``, as ``host:port``. The scheme of
+    TLS is ``pulsar+ssl``.
 
     Raises `InvalidUrl`.
     """
     if not isinstance(url, str):
         raise InvalidUrl(f"service_url must be a str, not {type(url).__name__}")
     scheme, separator, rest = url.partition("://")
-    if not separator or scheme != "pulsar":
+    if not separator or scheme not in _DEFAULT_PORTS:
         raise InvalidUrl(
-            f"service URL {url!r}: write pulsar://host:port; look-up over http and TLS"
-            " (pulsar+ssl) are not supported"
+            f"service URL {url!r}: write pulsar://host:port or pulsar+ssl://host:port; look-up over"
+            " http is not supported"
         )
     addresses = []
     for part in rest.rstrip("/").split(","):
         try:
             split = urlsplit(f"//{part}")
-            port = split.port or DEFAULT_PORT
+            port = split.port or _DEFAULT_PORTS[scheme]
         except ValueError as error:
             raise InvalidUrl(f"service URL {url!r}: {error}") from error
         if not split.hostname or split.path or split.query or split.username:
@@ -47,23 +59,19 @@ class ServiceInfo:
         authentication: Authentication | None = None,
         tls_trust_certs_file_path: str | None = None,
     ) -> None:
-        """``authentication`` is the credentials for this cluster.
+        """``authentication`` is the credentials for this cluster. ``tls_trust_certs_file_path`` are
+        its authorities; None: those of the client.
 
-        Raises `InvalidUrl`, `InvalidConfiguration` for an object that isn't credentials, and
-        `OperationNotSupported` for a path of certificates.
+        Raises `InvalidUrl`, and `InvalidConfiguration` for an object that isn't credentials.
         """
         parse_service_url(service_url)
         if not isinstance(authentication, Authentication | None):
             raise InvalidConfiguration(
                 f"authentication must be an Authentication: {authentication!r}"
             )
-        if tls_trust_certs_file_path is not None:
-            raise OperationNotSupported(
-                f"tls_trust_certs_file_path={tls_trust_certs_file_path!r}: velaray's service"
-                " speaks plain TCP; put TLS in front of it"
-            )
         self._service_url = service_url
         self._authentication = authentication
+        self._tls_trust_certs_file_path = tls_trust_certs_file_path
 
     @property
     def service_url(self) -> str:
@@ -77,13 +85,13 @@ class ServiceInfo:
 
     @property
     def use_tls(self) -> bool:
-        """False: velaray's service speaks plain TCP."""
-        return False
+        """Whether the URL is one of TLS."""
+        return uses_tls(self._service_url)
 
     @property
     def tls_trust_certs_file_path(self) -> str | None:
-        """None, as `use_tls` is False."""
-        return None
+        """The file with the authorities of this cluster; None: those of the client."""
+        return self._tls_trust_certs_file_path
 
     def __repr__(self) -> str:
         return (

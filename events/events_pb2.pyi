@@ -176,7 +176,7 @@ class LedgerOpened(_message.Message):
     def __init__(self, ledger_id: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class ClusterRegistered(_message.Message):
-    __slots__ = ("name", "service_url", "admin_url", "token", "progress", "own", "data_id")
+    __slots__ = ("name", "service_url", "admin_url", "token", "progress", "own", "data_id", "service_url_tls", "admin_url_tls")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SERVICE_URL_FIELD_NUMBER: _ClassVar[int]
     ADMIN_URL_FIELD_NUMBER: _ClassVar[int]
@@ -184,6 +184,8 @@ class ClusterRegistered(_message.Message):
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     OWN_FIELD_NUMBER: _ClassVar[int]
     DATA_ID_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_URL_TLS_FIELD_NUMBER: _ClassVar[int]
+    ADMIN_URL_TLS_FIELD_NUMBER: _ClassVar[int]
     name: str
     service_url: str
     admin_url: str
@@ -191,7 +193,9 @@ class ClusterRegistered(_message.Message):
     progress: str
     own: bool
     data_id: str
-    def __init__(self, name: _Optional[str] = ..., service_url: _Optional[str] = ..., admin_url: _Optional[str] = ..., token: _Optional[str] = ..., progress: _Optional[str] = ..., own: bool = ..., data_id: _Optional[str] = ...) -> None: ...
+    service_url_tls: str
+    admin_url_tls: str
+    def __init__(self, name: _Optional[str] = ..., service_url: _Optional[str] = ..., admin_url: _Optional[str] = ..., token: _Optional[str] = ..., progress: _Optional[str] = ..., own: bool = ..., data_id: _Optional[str] = ..., service_url_tls: _Optional[str] = ..., admin_url_tls: _Optional[str] = ...) -> None: ...
 
 class ClusterDeleted(_message.Message):
     __slots__ = ("name",)

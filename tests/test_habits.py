@@ -19,7 +19,7 @@ TEN_CHANGES = (
     "An admin operation",
     "A policy",
     "A journal store",
-    "TLS",
+    "A form of credentials",
     "Redelivery back-off",
     "An actor kind",
     "A wire command",

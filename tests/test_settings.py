@@ -16,6 +16,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.support.certificates import Authority
 from tests.support.samples import samples
 from tests.tidy_rules import walk
 from velaray.cli.app import main, start
@@ -66,6 +67,14 @@ VALUES: Mapping[str, tuple[str, str, str]] = {
     "token_secret": ("a.key", "b.key", "c.key"),
     "token_public_key": ("a.key", "b.key", "c.key"),
     "replication_secret": ("a.key", "b.key", "c.key"),
+    "tls_cert": ("a.key", "b.key", "c.key"),
+    "tls_key": ("a.key", "b.key", "c.key"),
+    "tls_ca": ("a.key", "b.key", "c.key"),
+    "tls_client_auth": ("required", "optional", "required"),
+    "tls_min_version": ("1.3", "1.2", "1.3"),
+    "tls_only": ("true", "false", "true"),
+    "tls_service_port": ("1", "2", "3"),
+    "tls_admin_port": ("1", "2", "3"),
 }
 """For each setting a value of the file, of the environment and of the command line."""
 
@@ -98,7 +107,16 @@ def on_command_line(key: str, text: str) -> list[str]:
     return [part for each in text.split() for part in (option, each)]
 
 
-NEEDED = {"commit_interval_ms": {"VELARAY_STORE": "s3://a/b"}}
+_CERT, _KEY, _CA = ({f"VELARAY_TLS_{name}": "a.key"} for name in ("CERT", "KEY", "CA"))
+NEEDED = {
+    "commit_interval_ms": {"VELARAY_STORE": "s3://a/b"},
+    "tls_cert": _KEY,
+    "tls_key": _CERT,
+    "tls_ca": _CERT | _KEY,
+    "tls_client_auth": _CERT | _KEY | _CA,
+    "tls_min_version": _CERT | _KEY,
+    "tls_only": _CERT | _KEY,
+}
 """Variables without which a setting is refused."""
 
 
@@ -175,6 +193,10 @@ def test_a_file_has_tables_lists_and_another_name_if_config_gives_it() -> None:
         ("", {"VELARAY_PORT_RANGE": "2-1"}, "VELARAY_PORT_RANGE='2-1': write FIRST-LAST"),
         ("local = true\nhosts = 2", {}, "velaray.toml:2: hosts = 2 is about Ray, which --local"),
         ("placement = 'dedicated'", {"VELARAY_HOSTS": "2"}, "HOSTS='2' needs placement shared"),
+        ("tls_cert = 'a.key'", {}, "velaray.toml:1: tls_cert = 'a.key' needs tls_key"),
+        ("tls_only = true", {}, "velaray.toml:1: tls_only = True needs tls_cert"),
+        ("tls_client_auth = 'maybe'", {}, "'maybe' must be none or optional or required"),
+        ("tls_client_auth = 'required'", _CERT | _KEY, "'required' needs tls_ca"),
         (
             "token_public_key = 'a.key'",
             {"VELARAY_TOKEN_SECRET": "b.key"},
@@ -241,7 +263,9 @@ def test_the_arguments_of_start_are_the_settings() -> None:
     assert hints.keys() - {"auth"} == SETTINGS.keys() - auth - {"data", "local", "store"}
     ray = hints.keys() - get_type_hints(ClusterOptions).keys()
     assert ray == {"ray_address", "placement", "hosts"}
-    for key in hints.keys() - {"auth", "advertise", "listeners", "replication_secret"}:
+    files = {"tls_cert", "tls_key", "tls_ca"}
+    assert {hints[key] for key in files} == {Path | None}
+    for key in hints.keys() - files - {"auth", "advertise", "listeners", "replication_secret"}:
         kind = type_of(key)
         if key == "port_range":
             assert hints[key] == SETTINGS[key].annotation
@@ -283,6 +307,20 @@ def test_files_give_the_keys_of_a_cluster(folder: Path) -> None:
         assert cluster.config.auth == AuthSettings(Path("a.key").read_bytes())
         assert cluster.config.replication_secret == Path("b.key").read_bytes()
         assert (folder / "velaray-data").is_dir()
+
+
+def test_tls_needs_a_certificate_with_its_key(folder: Path) -> None:
+    pair = Authority(folder / "authority").issue()
+    names = {"tls_cert": str(pair.cert), "tls_key": str(pair.key), "local": True}
+    ports = dict.fromkeys(("service_port", "admin_port", "tls_service_port", "tls_admin_port"), "0")
+    settings = resolve({**names, **ports, "tls_only": True}, {}).settings
+    with LocalCluster.from_settings(settings) as cluster:
+        assert cluster.service_url.startswith("pulsar+ssl://127.0.0.1:")
+        assert cluster.admin_url.startswith("https://127.0.0.1:")
+    refused = run("start", "--local", "--tls-cert", "a.key", "--tls-key", str(pair.key), code=1)
+    assert "a.key holds no certificate in PEM form" in refused.stderr
+    refused = run("start", "--local", "--tls-cert", str(pair.cert), "--tls-key", "a.key", code=1)
+    assert "no certificate and its unencrypted key" in refused.stderr
 
 
 def test_the_file_in_the_reference_is_accepted() -> None:

@@ -48,7 +48,7 @@ LAYERS: dict[str, Layer] = {
             *("typing_extensions", "urllib3"),
         ),
     ),
-    "topology": Layer(_below("topology"), ("jwt", "msgpack", "msgspec", "ray")),
+    "topology": Layer(_below("topology"), ("cryptography", "jwt", "msgpack", "msgspec", "ray")),
     "broker": Layer(_below("broker"), ("google",)),
     "geo": Layer(_below("geo"), ("aiohttp", "google")),
     "admin": Layer(

@@ -33,6 +33,7 @@ from velaray.topology.rpc import (
 )
 from velaray.topology.rpc_local import connect_here
 from velaray.topology.rpc_server import RpcListener, RpcServer
+from velaray.topology.tls import actors_tls
 
 SURVEYS = ("metrics", "replication", "stats", "upkeep")
 """The requests of surveys, which are sent by name. Nothing else can be called over Ray."""
@@ -53,11 +54,18 @@ class Unreachable(ConnectionError):
 
 
 class Address(NamedTuple):
-    """The address of an actor; ``service_port`` speaks Pulsar's protocol (0: none)."""
+    """The address of an actor. ``service_port`` speaks Pulsar's protocol, ``tls_port`` the same by
+    TLS (0: none)."""
 
     host: str
     service_port: int
     rpc_port: int
+    tls_port: int = 0
+
+    def urls(self) -> tuple[str, str]:
+        """Where clients connect without TLS and by TLS; "": they can't."""
+        plain = f"pulsar://{self.host}:{self.service_port}" if self.service_port else ""
+        return plain, f"pulsar+ssl://{self.host}:{self.tls_port}" if self.tls_port else ""
 
 
 class Activation(Protocol):
@@ -159,6 +167,8 @@ class ActorSystem(abc.ABC):
         """The hosts, if actors share processes that can be told apart."""
         self.isolates = True
         """Whether a topic can have a process of its own."""
+        self.actors_tls = actors_tls(config)
+        """How actors connect to each other; None: without TLS."""
         self._host = ActorHost(config)
         self._rpc_connections: dict[ActorKey, RpcConnection] = {}
         self._dialling: weakref.WeakValueDictionary[ActorKey, asyncio.Lock] = (
@@ -240,7 +250,9 @@ class ActorSystem(abc.ABC):
         here = self.listener_at(address)
         if here is not None:
             return connect_here(here, key.text(), peer, self.config.rpc_key)
-        return await connect(address.host, address.rpc_port, key.text(), peer, self.config.rpc_key)
+        return await connect(
+            address.host, address.rpc_port, key.text(), peer, self.config.rpc_key, self.actors_tls
+        )
 
     async def request(
         self, key: ActorKey, request: Request[ReplyT], timeout: float = REACH_TIMEOUT_S

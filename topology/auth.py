@@ -5,9 +5,16 @@ from __future__ import annotations
 
 import hmac
 import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from velaray.topology.config import AuthSettings
+from velaray.topology.tls_settings import ACTORS_NAME
 
+TLS_METHOD = "tls"
+"""Pulsar's method of authentication by the certificate of a TLS connection."""
+TUNNEL_METHOD = "velaray-tunnel"
+"""The method of authentication of a proxy for a client whose certificate it has checked."""
 SYSTEM_METHOD = "velaray-system"
 """The method of authentication of the cluster's own actors."""
 HANDLES_METHOD = "velaray-handles"
@@ -60,6 +67,29 @@ def check_own_proof(rpc_key: bytes, method: str, proof: str) -> None:
     """Raise `AuthenticationFailed` unless ``proof`` was made with this key for this method."""
     if not hmac.compare_digest(own_proof(rpc_key, method).encode(), proof.encode()):
         raise AuthenticationFailed("the proof isn't that of an actor of this cluster")
+
+
+def certificate_role(certificate: Mapping[str, Any] | None) -> str:
+    """The role that a client's certificate names: its common name, as in Pulsar.
+
+    ``certificate`` is what `ssl` says of it after it has checked it. "" if there is none, and for
+    actors, which prove themselves otherwise.
+    """
+    names: Sequence[Any] = (certificate or {}).get("subject", ())
+    found = dict(pair for relative in names for pair in relative).get("commonName", "")
+    return "" if found == ACTORS_NAME else str(found)
+
+
+def tunnel_proof(rpc_key: bytes, role: str) -> str:
+    """The proof of a proxy that a client has this role; it doesn't reveal the key."""
+    said = json.dumps(["velaray: the role of a client behind a tunnel", role])
+    return hmac.digest(rpc_key, said.encode(), "sha256").hex()
+
+
+def check_tunnel_proof(rpc_key: bytes, role: str, proof: str) -> None:
+    """Raise `AuthenticationFailed` unless a proxy of this cluster made ``proof`` for the role."""
+    if not role or not hmac.compare_digest(tunnel_proof(rpc_key, role).encode(), proof.encode()):
+        raise AuthenticationFailed("the proof isn't that of a proxy of this cluster")
 
 
 def replicator_proof(secret: bytes, source: str, target: str, data_id: str) -> str:

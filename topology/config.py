@@ -9,6 +9,7 @@ from ipaddress import ip_address
 
 from velaray.journal.manifest import number_base
 from velaray.topology.addresses import is_per_node, own_address
+from velaray.topology.tls_settings import ClientAuth, TlsSettings
 
 
 class PartitionSync(StrEnum):
@@ -63,6 +64,8 @@ class ClusterConfig:
     (empty: only this node). Actors run on those nodes of Ray that have the resource
     ``node_resource`` ("": on any). ``offload`` is the URL of the archive of ledgers ("": the one
     that the data directory names, if any).
+
+    ``tls`` has the settings of TLS; None: all ports speak plain text.
     """
 
     data_dir: str
@@ -97,6 +100,7 @@ class ClusterConfig:
     nodes: tuple[str, ...] = ()
     node_resource: str = ""
     offload: str = ""
+    tls: TlsSettings | None = None
 
     @property
     def number_base(self) -> int:
@@ -119,20 +123,51 @@ class ClusterConfig:
     def _advertised(self, address: str) -> str:
         return self.advertise.get(address, address)
 
+    @property
+    def speaks_plain(self) -> bool:
+        """Whether clients may connect without TLS."""
+        return self.tls is None or not self.tls.only
+
     def seen_by_clients(self, url: str) -> str:
-        """The URL of an actor's process, with the host that clients connect to."""
-        address, _, port = url.removeprefix("pulsar://").rpartition(":")
-        return f"pulsar://{self._advertised(address)}:{port}"
+        """The URL of an actor's process, with the host that clients connect to; "" for ""."""
+        scheme, _, rest = url.partition("://")
+        address, _, port = rest.rpartition(":")
+        return f"{scheme}://{self._advertised(address)}:{port}" if url else ""
+
+    @property
+    def plain_service_url(self) -> str:
+        """The URL that clients connect to without TLS; "": there is none."""
+        return self._of_proxies("pulsar", self.service_port) if self.speaks_plain else ""
+
+    @property
+    def tls_service_url(self) -> str:
+        """The URL that clients connect to by TLS; "": there is none."""
+        return "" if self.tls is None else self._of_proxies("pulsar+ssl", self.tls.service_port)
+
+    def _of_proxies(self, scheme: str, port: int) -> str:
+        return f"{scheme}://" + ",".join(f"{each}:{port}" for each in self.advertised)
 
     @property
     def service_url(self) -> str:
-        """The URL that clients connect to. It has the proxies of all nodes."""
-        return "pulsar://" + ",".join(f"{each}:{self.service_port}" for each in self.advertised)
+        """The URL that clients connect to. It has the proxies of all nodes. It is the one without
+        TLS, if there is one."""
+        return self.plain_service_url or self.tls_service_url
+
+    @property
+    def plain_admin_url(self) -> str:
+        """The URL of the admin interface without TLS; "": there is none."""
+        return f"http://{self.advertised[0]}:{self.admin_port}" if self.speaks_plain else ""
+
+    @property
+    def tls_admin_url(self) -> str:
+        """The URL of the admin interface by TLS; "": there is none."""
+        return "" if self.tls is None else f"https://{self.advertised[0]}:{self.tls.admin_port}"
 
     @property
     def admin_url(self) -> str:
-        """The URL of the admin interface at the first node with a proxy."""
-        return f"http://{self.advertised[0]}:{self.admin_port}"
+        """The URL of the admin interface at the first node with a proxy. It is the one without TLS,
+        if there is one."""
+        return self.plain_admin_url or self.tls_admin_url
 
     @property
     def ray_namespace(self) -> str:
@@ -149,12 +184,15 @@ class UnsafeBindingError(ValueError):
     """The cluster would be open to the network without authentication."""
 
 
-def check_binding(host: str, auth: AuthSettings | None) -> None:
-    """Raise `UnsafeBindingError` if ``host`` isn't loopback and no token is configured."""
-    if auth is None and not is_loopback(host):
+def check_binding(host: str, auth: AuthSettings | None, tls: TlsSettings | None = None) -> None:
+    """Raise `UnsafeBindingError` if ``host`` isn't loopback and anyone could connect: no token is
+    configured, and not every client must present a certificate."""
+    certified = tls is not None and tls.only and tls.client_auth is ClientAuth.REQUIRED
+    if auth is None and not certified and not is_loopback(host):
         raise UnsafeBindingError(
             f"{host} can be reached from other machines, and no token is configured: use "
-            "127.0.0.1, or give --token-secret or --token-public-key"
+            "127.0.0.1, or give --token-secret or --token-public-key, or --tls-only with "
+            "--tls-client-auth required"
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from velaray.topology.config import ClusterConfig
 from velaray.topology.rpc_server import RpcListener
+from velaray.topology.tls import actors_tls
 
 WRITERS = 4
 """The threads that write the journals of a process with many actors (decision 0039)."""
@@ -36,7 +37,9 @@ class ActorHost:
 
     def __init__(self, config: ClusterConfig) -> None:
         self.config = config
-        self.rpc = RpcListener(config.rpc_key, config.port_range)
+        actors = actors_tls(config)
+        tls = None if actors is None else actors.server
+        self.rpc = RpcListener(config.rpc_key, config.port_range, tls)
         self._parts: dict[Callable[[ClusterConfig], Any], HostPart] = {}
 
     def part(self, make: Callable[[ClusterConfig], PartT]) -> PartT:

@@ -211,6 +211,13 @@ METRICS: Mapping[str, About] = {
         "Longest delay of the host's event loop within the last minute."
     ),
     "velaray_actors_silent": _gauge("Actors that run and didn't answer this scrape in time."),
+    "velaray_tls_expiry_timestamp_seconds": _gauge(
+        "When the certificate that the proxy presents expires, in seconds since 1970."
+    ),
+    "velaray_tls_files_refused": _gauge(
+        "1 if the files of the certificate have changed and can't be used, so the former "
+        "certificate stays in use; otherwise 0."
+    ),
 }
 
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from time import monotonic
 
+from velaray.topology.open_connections import stop_accepting
+
+HANDSHAKE_S = 10.0
+"""The time within which a client must end its TLS handshake."""
 PATIENCE_S = 1.0
 """The time for which a killed cluster may still hold its ports."""
 
@@ -29,26 +34,87 @@ def hold_ports(host: str, options: dict[str, int]) -> ExitStack:
         return held.pop_all()
 
 
+Accept = Callable[[], asyncio.BaseProtocol]
+"""Makes the protocol of an accepted connection."""
+
+
+async def serve(
+    accept: Accept, host: str, port: int, tls: ssl.SSLContext | None = None
+) -> asyncio.Server:
+    """Listen on a port; 0: a free one. With ``tls`` connections are made by TLS.
+
+    Raises `OSError` if the port is in use or the host can't be listened on.
+    """
+    loop = asyncio.get_running_loop()
+    if tls is None:
+        return await loop.create_server(accept, host, port)
+    return await loop.create_server(accept, host, port, ssl=tls, ssl_handshake_timeout=HANDSHAKE_S)
+
+
 async def listen(
-    accept: Callable[[], asyncio.BaseProtocol], host: str, ports: tuple[int, int] | None
+    accept: Accept,
+    host: str,
+    ports: tuple[int, int] | None,
+    tls: ssl.SSLContext | None = None,
 ) -> asyncio.Server:
     """Listen on the first free port from ``ports``, the first and the last one; None: on any port.
 
     Raises `PortUnavailable` if all of them are in use, `OSError` if the host can't be listened on.
     """
-    loop = asyncio.get_running_loop()
     if ports is None:
-        return await loop.create_server(accept, host, 0)
+        return await serve(accept, host, 0, tls)
     first, last = ports
     for port in range(first, last + 1):
         try:
-            return await loop.create_server(accept, host, port)
+            return await serve(accept, host, port, tls)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
     raise PortUnavailable(
         f"the ports {first} to {last} of {host} are all in use: give a wider --port-range"
     )
+
+
+class Listener:
+    """A listener that opens at its first use."""
+
+    def __init__(
+        self, accept: Accept, ports: tuple[int, int] | None, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """The port is a free one of ``ports``, the first and the last; None: any."""
+        self._accept = accept
+        self._ports = ports
+        self._tls = tls
+        self._opening: asyncio.Task[asyncio.Server] | None = None
+
+    async def open(self, host: str) -> int:
+        """Listen on ``host``, once; returns the port. Raises `OSError`."""
+        if self._opening is None or (self._opening.done() and self._opening.exception()):
+            self._opening = asyncio.ensure_future(
+                listen(self._accept, host, self._ports, self._tls)
+            )
+        server = await asyncio.shield(self._opening)
+        return int(server.sockets[0].getsockname()[1])
+
+    @property
+    def port(self) -> int:
+        """The port; 0 if it doesn't listen."""
+        server = self._server()
+        return 0 if server is None else int(server.sockets[0].getsockname()[1])
+
+    def _server(self) -> asyncio.Server | None:
+        opening = self._opening
+        if opening is None or not opening.done() or opening.cancelled() or opening.exception():
+            return None
+        return opening.result()
+
+    def end(self) -> None:
+        """Stop listening."""
+        server = self._server()
+        if server is not None:
+            stop_accepting(server)
+        elif self._opening is not None:
+            self._opening.cancel()
 
 
 def _bound(host: str, port: int, option: str) -> socket.socket:

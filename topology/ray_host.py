@@ -207,16 +207,15 @@ class HostActor:
 
     # -- actors --------------------------------------------------------------------
 
-    async def address(self, key_text: str) -> tuple[str, int, int]:
-        """Start the actor unless it runs, and return (host, service port, RPC port).
+    async def address(self, key_text: str) -> Address:
+        """Start the actor unless it runs, and return its address.
 
         Raises `Unreachable` once the host is stopping, `Misplaced` if it is another host's actor,
         or what the actor's start raised.
         """
         if self._retiring:
             raise Unreachable(f"{self._name} is stopping; the next use starts it again")
-        host, service_port, rpc_port = await self._placed.start(ActorKey.parse(key_text))
-        return host, service_port, rpc_port
+        return await self._placed.start(ActorKey.parse(key_text))
 
     async def dismiss(self, key_text: str) -> None:
         """Stop an actor in good order; the next use activates it again."""

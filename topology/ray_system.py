@@ -225,8 +225,8 @@ class VelarayActor:
             if not self._retiring:
                 raise
 
-    async def address(self) -> tuple[str, int, int]:
-        """Recover unless that is done, and return (host, service port, RPC port).
+    async def address(self) -> Address:
+        """Recover unless that is done, and return its address.
 
         Raises `Unreachable` once the actor is leaving, or what its start raised.
         """
@@ -234,8 +234,7 @@ class VelarayActor:
             raise Unreachable(f"{self._key} is stopping; the next use starts it again")
         if self._starting is None:
             self._starting = asyncio.get_running_loop().create_task(self._start())
-        host, service_port, rpc_port = await asyncio.shield(self._starting)
-        return host, service_port, rpc_port
+        return await asyncio.shield(self._starting)
 
     async def _start(self) -> Address:
         actor = self._make_actor(self._key, self._actor_system)

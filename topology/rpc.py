@@ -24,6 +24,7 @@ from typing import Any, Protocol
 
 from velaray.actors.machine import Reason
 from velaray.actors.runtime import Stopped
+from velaray.client.tls import Security, tls_arguments
 from velaray.events.portable import PortableError
 from velaray.journal.errors import JournalError, StorageFull
 from velaray.topology.compatibility import PROTOCOL, VERSION
@@ -366,16 +367,22 @@ class RpcConnection(asyncio.Protocol):
 
 
 async def connect(
-    host: str, port: int, actor: str, peer: RpcPeer, key: bytes, timeout: float = 10.0
+    host: str,
+    port: int,
+    actor: str,
+    peer: RpcPeer,
+    key: bytes,
+    tls: Security | None = None,
+    timeout: float = 10.0,
 ) -> RpcConnection:
     """Open a connection to an actor. Raises `OSError` or `TimeoutError` if there is no listener.
 
-    ``key`` is the cluster's RPC key. The listener closes a connection that begins without it, or
-    that names an actor that it doesn't serve.
+    ``key`` is the cluster's RPC key; ``tls`` is how it is connected to by TLS. The listener closes
+    a connection that begins without the key, or that names an actor that it doesn't serve.
     """
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(timeout):
         _, rpc_connection = await loop.create_connection(
-            lambda: RpcConnection(key, actor, peer), host, port
+            lambda: RpcConnection(key, actor, peer), host, port, **tls_arguments(tls, host)
         )
     return rpc_connection

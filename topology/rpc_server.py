@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
+import ssl
 
-from velaray.topology.open_connections import OpenConnections, stop_accepting
-from velaray.topology.ports import listen
+from velaray.topology.open_connections import OpenConnections
+from velaray.topology.ports import Listener
 from velaray.topology.rpc import RpcConnection, RpcPeer
 
 
@@ -16,35 +16,30 @@ class RpcListener:
     error and never leads to another actor.
     """
 
-    def __init__(self, key: bytes, ports: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        key: bytes,
+        ports: tuple[int, int] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         """``key`` is the cluster's RPC key. The port is a free one of ``ports``, the first and the
         last; None: any."""
         self._key = key
-        self._ports = ports
+        self._listener = Listener(self._accept, ports, tls)
         self._servers: dict[str, RpcServer] = {}
-        self._opening: asyncio.Task[asyncio.Server] | None = None
         self.connections: OpenConnections[RpcConnection] = OpenConnections()
 
     async def open(self, host: str) -> int:
         """Listen on ``host``, once; returns the port. Raises `OSError`."""
-        if self._opening is None or (self._opening.done() and self._opening.exception()):
-            self._opening = asyncio.ensure_future(self._listen(host))
-        server = await asyncio.shield(self._opening)
-        return int(server.sockets[0].getsockname()[1])
+        return await self._listener.open(host)
 
     @property
     def port(self) -> int:
         """The port; 0 if it doesn't listen."""
-        opening = self._opening
-        if opening is None or not opening.done() or opening.cancelled() or opening.exception():
-            return 0
-        return int(opening.result().sockets[0].getsockname()[1])
+        return self._listener.port
 
-    async def _listen(self, host: str) -> asyncio.Server:
-        def accept() -> RpcConnection:
-            return RpcConnection(self._key, acceptor=self)
-
-        return await listen(accept, host, self._ports)
+    def _accept(self) -> RpcConnection:
+        return RpcConnection(self._key, acceptor=self)
 
     def add(self, actor: str, server: RpcServer) -> None:
         """Serve an actor, in place of an earlier activation."""
@@ -73,13 +68,7 @@ class RpcListener:
 
     def _end(self) -> None:
         self.connections.ended = True
-        if self._opening is None:
-            return
-        if self._opening.done() and not self._opening.cancelled():
-            if self._opening.exception() is None:
-                stop_accepting(self._opening.result())
-        else:
-            self._opening.cancel()
+        self._listener.end()
 
 
 class RpcServer:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
         Authentication as Authentication,
     )
     from velaray.client.auth import (
+        AuthenticationTLS as AuthenticationTLS,
+    )
+    from velaray.client.auth import (
         AuthenticationToken as AuthenticationToken,
     )
     from velaray.client.enums import (
@@ -241,6 +244,9 @@ if TYPE_CHECKING:
     from velaray.client.service_info import (
         ServiceInfoProvider as ServiceInfoProvider,
     )
+    from velaray.client.tls import (
+        TlsOptions as TlsOptions,
+    )
     from velaray.cluster import (
         Cluster as Cluster,
     )
@@ -310,7 +316,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "velaray.client.admin": ("Admin",),
-    "velaray.client.auth": ("Authentication", "AuthenticationToken"),
+    "velaray.client.auth": ("Authentication", "AuthenticationTLS", "AuthenticationToken"),
     "velaray.sync.client": ("Client",),
     "velaray.sync.consumer": ("Consumer",),
     "velaray.client.enums": (
@@ -408,6 +414,7 @@ _HOMES = {
     "velaray.schema": ("BytesSchema",),
     "velaray.client.service_info": ("AutoClusterFailover", "ServiceInfo", "ServiceInfoProvider"),
     "velaray.sync.table_view": ("TableView",),
+    "velaray.client.tls": ("TlsOptions",),
     "velaray.cluster": ("Cluster",),
     "velaray.local": ("LocalCluster",),
     "velaray.starting": ("ClusterError",),

@@ -146,7 +146,7 @@ class Cluster:
                 _check_protection(config)
             nodes = nodes_of(config.host)
             for node in nodes.proxied:
-                check_binding(node.address, config.auth)
+                check_binding(node.address, config.auth, config.tls)
             replaced = _replace_proxies(config.name, config.data_dir)
             serves_here = config.listen_host in [node.address for node in nodes.proxied]
             if serves_here and not starts_ray and not replaced:

@@ -88,7 +88,7 @@ class LocalCluster:
         directory or a port is in use, or if the data has another name or number. Nothing is left
         running then.
         """
-        for port in ("service_port", "admin_port"):
+        for port in ("service_port", "admin_port", "tls_service_port", "tls_admin_port"):
             options.setdefault(port, 0)  # type: ignore[misc]  # both are keys of the options
         if data_dir is not None:
             return cls.from_settings(settings_of(options, **place_of(data_dir), local=True))

@@ -35,6 +35,7 @@ from velaray.actors.catalog.clusters import is_service_url
 from velaray.topology.config import PartitionSync
 from velaray.topology.placement import Placement
 from velaray.topology.stores import is_object_store
+from velaray.topology.tls_settings import ClientAuth, TlsVersion
 
 LAST_CLUSTER_NUMBER = 2046
 """The largest cluster number; 2047 is part of the ledger id that stands for the latest message."""
@@ -50,6 +51,7 @@ DATA, NETWORK, SECURITY, PROCESSES, STORAGE = (
 GROUPS = (DATA, NETWORK, SECURITY, PROCESSES, STORAGE)
 
 _CONFLICT = "conflict"
+_SCHEMES = "pulsar", "pulsar+ssl"
 
 
 class SettingError(ValueError):
@@ -88,7 +90,7 @@ def _listeners(given: Any) -> Any:
         named = [tuple(str(text).partition("=")[::2]) for text in texts]
     found: dict[str, str] = {}
     for name, url in named:
-        if not name or not isinstance(url, str) or not is_service_url(url):
+        if not name or not isinstance(url, str) or not is_service_url(url, *_SCHEMES):
             raise ValueError(f"listener {name!r}: write NAME=pulsar://host:port, not {url!r}")
         if name in found:
             raise ValueError(f"listener {name} is given twice")
@@ -202,6 +204,20 @@ class ClusterSettings(BaseModel):
             several=True,
         ),
     ] = ""
+    tls_service_port: Annotated[
+        int,
+        About(
+            NETWORK, "Port for clients by TLS, with --tls-cert; 0 takes a free one.", metavar="PORT"
+        ),
+    ] = Field(default=6651, ge=0, le=_LAST_PORT)
+    tls_admin_port: Annotated[
+        int,
+        About(
+            NETWORK,
+            "Port for the admin interface by TLS, with --tls-cert; 0 takes a free one.",
+            metavar="PORT",
+        ),
+    ] = Field(default=8443, ge=0, le=_LAST_PORT)
     tunnel: Annotated[
         bool, About(NETWORK, "Let clients reach topics through the service port.")
     ] = False
@@ -210,8 +226,9 @@ class ClusterSettings(BaseModel):
         BeforeValidator(_listeners),
         About(
             NETWORK,
-            "Like --tunnel, for clients with listener name NAME; URL (pulsar://host:port) is the "
-            "address of the service port in their network. May be repeated.",
+            "Like --tunnel, for clients with listener name NAME; URL (pulsar://host:port, by TLS "
+            "pulsar+ssl://host:port) is the address of the service port in their network. May be "
+            "repeated.",
             option="--listener",
             metavar="NAME=URL",
             form="NAME=pulsar://host:port, repeated",
@@ -225,7 +242,7 @@ class ClusterSettings(BaseModel):
         BeforeValidator(_port_range),
         About(
             NETWORK,
-            "Ports for the processes of actors, two for each, such as 6700-6799.",
+            "Ports for the processes of actors, two for each (with TLS three), such as 6700-6799.",
             metavar="FIRST-LAST",
             form=f"FIRST-LAST, within 1 to {_LAST_PORT}",
             unset="any ports",
@@ -266,6 +283,53 @@ class ClusterSettings(BaseModel):
             key_file=True,
         ),
     ] = Field(default=b"", repr=False)
+
+    tls_cert: Annotated[
+        FilePath | None,
+        About(
+            SECURITY,
+            "File with the certificate (PEM) of the servers, followed by those of its intermediate "
+            "authorities. With it clients connect by TLS too.",
+            metavar="FILE",
+            form="an existing file",
+            unset="no TLS",
+            key_file=True,
+        ),
+    ] = None
+    tls_key: Annotated[
+        FilePath | None,
+        About(
+            SECURITY,
+            "File with the unencrypted key (PEM) of --tls-cert.",
+            metavar="FILE",
+            form="an existing file",
+            unset="none",
+            key_file=True,
+        ),
+    ] = None
+    tls_ca: Annotated[
+        FilePath | None,
+        About(
+            SECURITY,
+            "File with the authorities (PEM) of clients' certificates and of the other clusters'. "
+            "Without it other clusters need a certificate that the system trusts.",
+            metavar="FILE",
+            form="an existing file",
+            unset="none",
+            key_file=True,
+        ),
+    ] = None
+    tls_client_auth: Annotated[
+        ClientAuth,
+        About(
+            SECURITY,
+            "Whether clients present a certificate of --tls-ca. Its common name is their role.",
+        ),
+    ] = ClientAuth.NONE
+    tls_min_version: Annotated[TlsVersion, About(SECURITY, "Oldest accepted version of TLS.")] = (
+        TlsVersion.TLS_1_2
+    )
+    tls_only: Annotated[bool, About(SECURITY, "Listen on no port without TLS.")] = False
 
     ray_address: Annotated[
         str | None,
@@ -375,6 +439,8 @@ class ClusterSettings(BaseModel):
         "cluster_number",
         "service_port",
         "admin_port",
+        "tls_service_port",
+        "tls_admin_port",
         "hosts",
         "passivate_after_s",
         "max_active_transactions",
@@ -404,12 +470,24 @@ class ClusterSettings(BaseModel):
             raise _conflict("commit_interval_ms", "needs store")
         if self.token_secret is not None and self.token_public_key is not None:
             raise _conflict("token_secret", "excludes token_public_key: give one of them")
+        self._check_tls()
         for key in ("ray_address", "placement", "hosts"):
             if self.local and key in self.model_fields_set and getattr(self, key) is not None:
                 raise _conflict(key, "is about Ray, which --local doesn't use")
         if self.hosts is not None and self.placement is Placement.DEDICATED:
             raise _conflict("hosts", "needs placement shared or auto")
         return self
+
+    def _check_tls(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            given, missing = ("tls_cert", "tls_key") if self.tls_cert else ("tls_key", "tls_cert")
+            raise _conflict(given, f"needs {missing}")
+        if self.tls_cert is None:
+            for key in ("tls_ca", "tls_client_auth", "tls_min_version", "tls_only"):
+                if key in self.model_fields_set and getattr(self, key) != SETTINGS[key].default:
+                    raise _conflict(key, "needs tls_cert")
+        if self.tls_client_auth is not ClientAuth.NONE and self.tls_ca is None:
+            raise _conflict("tls_client_auth", "needs tls_ca")
 
     @property
     def location(self) -> str:

@@ -30,6 +30,7 @@ OTHER_VARIABLES = frozenset(
     {
         # Options of the other commands, which are clients.
         *("VELARAY_ADMIN_URL", "VELARAY_SERVICE_URL", "VELARAY_TOKEN"),
+        *("VELARAY_TRUST_CERTS", "VELARAY_CLIENT_CERT", "VELARAY_CLIENT_KEY"),
         # The benchmark and the tests.
         *("VELARAY_BENCH_CACHE", "VELARAY_KILL_SEEDS"),
     }

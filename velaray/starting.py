@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, TypedDict, cast
 from velaray.broker.catalog.messages import Bootstrap
 from velaray.broker.coordinator.coordinators import DEFAULT_COORDINATORS, ensure_coordinators
 from velaray.broker.garbage_collection.collectors import ensure_deletion_topics
+from velaray.client.tls import TlsFilesError
 from velaray.events.ids import ActorKey
 from velaray.journal.errors import JournalError
 from velaray.journal.files import JOURNALS, NUMBERS
@@ -27,7 +28,7 @@ from velaray.journal.objects.ledger_store import ObjectLedgerStore
 from velaray.journal.objects.probe import check_store
 from velaray.journal.offload.place import OFFLOAD, OtherArchive, settle_place
 from velaray.journal.private import make_private, private_opener, tighten
-from velaray.key_files import LEAST_SECRET_BYTES, read_public_key, read_secret
+from velaray.key_files import LEAST_SECRET_BYTES, KeyFileError, read_public_key, read_secret
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.addresses import own_address
 from velaray.topology.config import (
@@ -39,6 +40,8 @@ from velaray.topology.config import (
 from velaray.topology.ownership import OtherCluster, Superseded, data_id_of, take_ownership
 from velaray.topology.ports import PortUnavailable, hold_ports
 from velaray.topology.stores import is_object_store, open_store
+from velaray.topology.tls import check_files
+from velaray.topology.tls_settings import TlsSettings
 
 if TYPE_CHECKING:
     from velaray.settings import ClusterSettings
@@ -76,6 +79,14 @@ class ClusterOptions(TypedDict, total=False):
     port_range: tuple[int, int] | None
     advertise: str | Mapping[str, str]
     offload: str
+    tls_cert: Path | None
+    tls_key: Path | None
+    tls_ca: Path | None
+    tls_client_auth: str
+    tls_min_version: str
+    tls_service_port: int
+    tls_admin_port: int
+    tls_only: bool
 
 
 class RayOptions(ClusterOptions, total=False):
@@ -86,7 +97,8 @@ class RayOptions(ClusterOptions, total=False):
     hosts: int | None
 
 
-_SAME = ClusterOptions.__annotations__.keys() - {"auth", "replication_secret"}
+_TLS = {key for key in ClusterOptions.__annotations__ if key.startswith("tls_")}
+_SAME = ClusterOptions.__annotations__.keys() - _TLS - {"auth", "replication_secret"}
 """The settings that actors receive as they are."""
 
 
@@ -104,12 +116,33 @@ def configured(data_dir: str, settings: ClusterSettings) -> ClusterConfig:
     values["auth"] = _auth(settings)
     values["replication_secret"] = _replication_secret(settings.replication_secret)
     host = own_address(settings.host)
-    check_binding(host, values["auth"])
+    values["tls"] = tls = _tls(settings, host)
+    check_binding(host, values["auth"], tls)
     values["advertise"] = advertised_names(settings.host, settings.advertise)
     for name in ("service_port", "admin_port"):
         values[name] = values[name] or free_port(host)
     key = secrets.token_bytes(16)
     return ClusterConfig(data_dir=data_dir, incarnation=0, rpc_key=key, **values)
+
+
+def _tls(settings: ClusterSettings, host: str) -> TlsSettings | None:
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    tls = TlsSettings(
+        cert=str(settings.tls_cert.absolute()),
+        key=str(settings.tls_key.absolute()),
+        ca=str(settings.tls_ca.absolute()) if settings.tls_ca else "",
+        client_auth=settings.tls_client_auth,
+        min_version=settings.tls_min_version,
+        service_port=settings.tls_service_port or free_port(host),
+        admin_port=settings.tls_admin_port or free_port(host),
+        only=settings.tls_only,
+    )
+    try:
+        check_files(tls)
+    except TlsFilesError as error:
+        raise KeyFileError(str(error)) from error
+    return tls
 
 
 def _auth(settings: ClusterSettings) -> AuthSettings | None:
@@ -132,8 +165,10 @@ def _replication_secret(given: bytes | Path) -> bytes:
 async def bootstrap(actor_system: ActorSystem) -> None:
     """Create what a cluster needs before it serves. Idempotent. Raises what calls raise."""
     config = actor_system.config
-    urls = Bootstrap(config.name, config.service_url, config.admin_url)
-    await actor_system.request(ActorKey.catalog(), urls, timeout=60.0)
+    urls = config.plain_service_url, config.plain_admin_url
+    by_tls = config.tls_service_url, config.tls_admin_url
+    itself = Bootstrap(config.name, *urls, *by_tls)
+    await actor_system.request(ActorKey.catalog(), itself, timeout=60.0)
     await ensure_coordinators(actor_system, DEFAULT_COORDINATORS)
     await ensure_deletion_topics(actor_system)
 
@@ -159,7 +194,12 @@ def free_port(host: str) -> int:
 
 def hold_cluster_ports(config: ClusterConfig) -> ExitStack:
     """Bind the ports. Raises `ClusterError` if one is in use."""
-    options = {"--service-port": config.service_port, "--admin-port": config.admin_port}
+    options: dict[str, int] = {}
+    if config.speaks_plain:
+        options |= {"--service-port": config.service_port, "--admin-port": config.admin_port}
+    if config.tls is not None:
+        options["--tls-service-port"] = config.tls.service_port
+        options["--tls-admin-port"] = config.tls.admin_port
     try:
         return hold_ports(config.listen_host, options)
     except PortUnavailable as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from google.protobuf.message import Message as ProtobufMessage
 
@@ -30,6 +30,8 @@ _FLUSH_AT = 64 * 1024
 _LARGE = 4 * 1024
 """Buffers of at least this average size aren't joined: passing each to the system costs less than a
 copy."""
+_NEVER_LARGE = 1 << 40
+"""TLS encrypts what it gets in each call separately and sends it: buffers are always joined."""
 _MOST_BUFFERS = 1024
 """The most buffers that the system accepts in one call."""
 _PING = command(pb.CommandPing())
@@ -129,6 +131,11 @@ class WireConnection(asyncio.BufferedProtocol):
         self._loop: asyncio.AbstractEventLoop
         self._transport: asyncio.Transport
         self._fd = -1
+        self._large = _LARGE
+
+    def transport_info(self, name: str) -> Any:
+        """What asyncio's transport says about itself, such as "peercert"; None: nothing."""
+        return self._transport.get_extra_info(name)
 
     # --- sending ---------------------------------------------------------------------------
 
@@ -179,7 +186,7 @@ class WireConnection(asyncio.BufferedProtocol):
             self._flushed += self._pending_size
             if len(pending) == 1:
                 self._transport.write(pending[0])
-            elif self._pending_size < len(pending) * _LARGE:
+            elif self._pending_size < len(pending) * self._large:
                 self._transport.write(b"".join(pending))
             else:
                 self._write_large(pending)
@@ -331,6 +338,8 @@ class WireConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport.set_write_buffer_limits(high=self._high_water)
         self._fd = _plain_socket(transport)
+        if transport.get_extra_info("sslcontext") is not None:
+            self._large = _NEVER_LARGE
         address = transport.get_extra_info("peername")
         self.peer = ":".join(map(str, address[:2])) if isinstance(address, tuple) else str(address)
         self.writable = True

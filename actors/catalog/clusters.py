@@ -45,6 +45,8 @@ class RegisterCluster:
     admin_url: str
     token: str = field(default="", repr=False)
     progress: str = Progress.EXACT
+    service_url_tls: str = ""
+    admin_url_tls: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ class UpdateCluster:
     admin_url: str | None = None
     token: str | None = field(default=None, repr=False)
     progress: str | None = None
+    service_url_tls: str | None = None
+    admin_url_tls: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,14 @@ class SetTenantHome:
 def decide_register(state: Catalog, command: RegisterCluster) -> Decision | None:
     """The decision to register a cluster; None if it is registered in the same shape."""
     name = check_name("cluster", command.cluster)
-    wanted = Cluster(command.service_url, command.admin_url, command.token, command.progress)
+    wanted = Cluster(
+        command.service_url,
+        command.admin_url,
+        command.token,
+        command.progress,
+        service_url_tls=command.service_url_tls,
+        admin_url_tls=command.admin_url_tls,
+    )
     found = state.clusters.get(name)
     if found is not None and replace(found, data_id="") == wanted:
         return None
@@ -111,6 +122,8 @@ def decide_update(state: Catalog, command: UpdateCluster) -> Decision | None:
         "admin_url": command.admin_url,
         "token": command.token,
         "progress": command.progress,
+        "service_url_tls": command.service_url_tls,
+        "admin_url_tls": command.admin_url_tls,
     }
     wanted = replace(found, **{key: value for key, value in given.items() if value is not None})
     return None if wanted == found else _registered(name, wanted)
@@ -148,16 +161,23 @@ def registration(name: str, cluster: Cluster, *, own: bool = False) -> ClusterRe
         progress=cluster.progress,
         own=own,
         data_id=cluster.data_id,
+        service_url_tls=cluster.service_url_tls,
+        admin_url_tls=cluster.admin_url_tls,
     )
 
 
 def _problem(cluster: Cluster) -> str | None:
     """The fault of a registration; the token is never quoted."""
-    if not is_service_url(cluster.service_url):
-        return f"its service URL must be pulsar://host:port, not {cluster.service_url[:200]!r}"
-    scheme, separator, address = cluster.admin_url.partition("://")
-    if not (separator and scheme in ("http", "https") and _is_address(address)):
-        return f"its admin URL must be http(s)://host:port, not {cluster.admin_url[:200]!r}"
+    service, admin = cluster.service_url, cluster.admin_url
+    service_tls, admin_tls = cluster.service_url_tls, cluster.admin_url_tls
+    if not is_service_url(service) and (service or not service_tls):
+        return f"its service URL must be pulsar://host:port, not {service[:200]!r}"
+    if not _is_admin_url(admin, "http", "https") and (admin or not admin_tls):
+        return f"its admin URL must be http(s)://host:port, not {admin[:200]!r}"
+    if service_tls and not is_service_url(service_tls, "pulsar+ssl"):
+        return f"its TLS service URL must be pulsar+ssl://host:port, not {service_tls[:200]!r}"
+    if admin_tls and not _is_admin_url(admin_tls, "https"):
+        return f"its TLS admin URL must be https://host:port, not {admin_tls[:200]!r}"
     if any(not 32 < ord(character) < 127 for character in cluster.token):
         return "its token contains characters that tokens can't have"
     if cluster.progress not in tuple(Progress):
@@ -166,10 +186,16 @@ def _problem(cluster: Cluster) -> str | None:
     return None
 
 
-def is_service_url(text: str) -> bool:
-    """Whether clients can connect to the URL."""
+def is_service_url(text: str, *schemes: str) -> bool:
+    """Whether clients can connect to the URL, which has one of the schemes; by default pulsar."""
     scheme, separator, addresses = text.partition("://")
-    return bool(separator) and scheme == "pulsar" and all(map(_is_address, addresses.split(",")))
+    known = scheme in (schemes or ("pulsar",))
+    return bool(separator) and known and all(map(_is_address, addresses.split(",")))
+
+
+def _is_admin_url(text: str, *schemes: str) -> bool:
+    scheme, separator, address = text.partition("://")
+    return bool(separator) and scheme in schemes and _is_address(address)
 
 
 def _is_address(text: str) -> bool:
@@ -229,7 +255,8 @@ def evolve_registered(state: Catalog, event: ClusterRegistered) -> None:
     """Apply the event."""
     progress = Progress(event.progress or Progress.EXACT)
     where = event.service_url, event.admin_url
-    cluster = Cluster(*where, event.token, progress, event.data_id)
+    by_tls = event.service_url_tls, event.admin_url_tls
+    cluster = Cluster(*where, event.token, progress, event.data_id, *by_tls)
     state.clusters[event.name] = cluster
     if event.own:
         state.own = event.name

@@ -119,6 +119,8 @@ class Bootstrap:
     cluster: str
     service_url: str
     admin_url: str
+    service_url_tls: str = ""
+    admin_url_tls: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,7 +498,11 @@ def _bootstrap(state: Catalog, command: Bootstrap) -> Decision:
 
 
 def _brought_in(state: Catalog, command: Bootstrap) -> Iterator[Message]:
-    own = Cluster(command.service_url, command.admin_url)
+    by_tls = {
+        "service_url_tls": command.service_url_tls,
+        "admin_url_tls": command.admin_url_tls,
+    }
+    own = Cluster(command.service_url, command.admin_url, **by_tls)
     cluster = command.cluster
     if state.own != cluster or state.clusters[cluster] != own:
         yield registration(cluster, own, own=True)

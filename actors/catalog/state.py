@@ -33,13 +33,21 @@ class Progress(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """A cluster's ``pulsar://`` and ``http://`` addresses, the ``token`` that this cluster presents
-    there ("": none), and its ``data_id`` at the first contact ("": no contact yet)."""
+    there ("": none), its ``data_id`` at the first contact ("": no contact yet), and its
+    ``pulsar+ssl://`` and ``https://`` addresses. "" is no address."""
 
     service_url: str
     admin_url: str
     token: str = field(default="", repr=False)
     progress: str = Progress.EXACT
     data_id: str = ""
+    service_url_tls: str = ""
+    admin_url_tls: str = ""
+
+    @property
+    def reached_at(self) -> tuple[str, str]:
+        """Where this cluster connects to it, by TLS if possible: service URL and admin URL."""
+        return self.service_url_tls or self.service_url, self.admin_url_tls or self.admin_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +291,13 @@ def snapshot(state: Catalog) -> dict[str, bytes]:
     ]
     if rows or state.own or state.homes:
         segments["clusters"] = msgpack.packb([state.own, rows, sorted(state.homes.items())])
+    by_tls = [
+        (name, cluster.service_url_tls, cluster.admin_url_tls)
+        for name, cluster in sorted(state.clusters.items())
+        if cluster.service_url_tls or cluster.admin_url_tls
+    ]
+    if by_tls:
+        segments["tls"] = msgpack.packb(by_tls)
     if state.migrations:
         moves = [state.next_migration, migration_state.rows_of(state.migrations)]
         segments["migrations"] = msgpack.packb(moves)
@@ -323,6 +338,9 @@ def restore(segments: Mapping[str, bytes]) -> Catalog:
             known, data_id = state.clusters[name], rest[0] if rest else ""
             told = replace(known, token=token, progress=progress, data_id=data_id)
             state.clusters[name] = told
+    for name, service, admin in msgpack.unpackb(segments.get("tls", _NONE)):
+        known = state.clusters[name]
+        state.clusters[name] = replace(known, service_url_tls=service, admin_url_tls=admin)
     if "migrations" in segments:
         state.next_migration, moves = msgpack.unpackb(segments["migrations"])
         state.migrations = migration_state.from_rows(moves)

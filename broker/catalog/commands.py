@@ -26,6 +26,11 @@ def split_namespace(namespace: str) -> tuple[str, str]:
     return tenant, name
 
 
+def _fields(request: Message) -> dict[str, Any]:
+    """The fields of a request whose command has the same ones."""
+    return {name: getattr(request, name) for name in request.__struct_fields__}
+
+
 def command_of(request: Message) -> Any | None:
     """The command to decide; None for a query. Raises `InvalidNameError`."""
     return _of_clusters_and_tenants(request) or _of_topics(request) or _of_migrations(request)
@@ -34,11 +39,11 @@ def command_of(request: Message) -> Any | None:
 def _of_clusters_and_tenants(request: Message) -> Any | None:
     match request:
         case m.Bootstrap():
-            return machine.Bootstrap(request.cluster, request.service_url, request.admin_url)
-        case m.RegisterCluster(cluster, service_url, admin_url, token, progress):
-            return clusters.RegisterCluster(cluster, service_url, admin_url, token, progress)
-        case m.UpdateCluster(cluster, new_url, new_admin_url, new_token, new_progress):
-            return clusters.UpdateCluster(cluster, new_url, new_admin_url, new_token, new_progress)
+            return machine.Bootstrap(**_fields(request))
+        case m.RegisterCluster():
+            return clusters.RegisterCluster(**_fields(request))
+        case m.UpdateCluster():
+            return clusters.UpdateCluster(**_fields(request))
         case m.MeetCluster():
             return clusters.MeetCluster(request.cluster, request.data_id)
         case m.DeleteCluster():

@@ -26,6 +26,8 @@ class Bootstrap(Request[Row]):
     cluster: str
     service_url: str
     admin_url: str
+    service_url_tls: str = ""
+    admin_url_tls: str = ""
 
 
 class RegisterCluster(Request[Row]):
@@ -36,6 +38,8 @@ class RegisterCluster(Request[Row]):
     admin_url: str
     token: str = ""
     progress: Progress = Progress.EXACT
+    service_url_tls: str = ""
+    admin_url_tls: str = ""
 
 
 class UpdateCluster(Request[Row]):
@@ -46,6 +50,8 @@ class UpdateCluster(Request[Row]):
     admin_url: str | None = None
     token: str | None = None
     progress: Progress | None = None
+    service_url_tls: str | None = None
+    admin_url_tls: str | None = None
 
 
 class MeetCluster(Request[Row]):

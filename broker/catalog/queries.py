@@ -40,8 +40,7 @@ def _clusters(state: Catalog, request: m.Clusters) -> Any:
     """The public properties of every cluster."""
     return {
         name: {
-            "service_url": cluster.service_url,
-            "admin_url": cluster.admin_url,
+            **_urls(cluster),
             "has_token": bool(cluster.token),
             "progress": cluster.progress,
             "own": name == state.own,
@@ -50,19 +49,32 @@ def _clusters(state: Catalog, request: m.Clusters) -> Any:
     }
 
 
-def _reached(cluster: Cluster) -> dict[str, Any]:
-    """The addresses and the token of a cluster, for actors that connect to it."""
+def _urls(cluster: Cluster) -> dict[str, str]:
+    """All addresses of a cluster; "": none."""
     return {
         "service_url": cluster.service_url,
         "admin_url": cluster.admin_url,
-        "token": cluster.token or None,
+        "service_url_tls": cluster.service_url_tls,
+        "admin_url_tls": cluster.admin_url_tls,
     }
 
 
+def _reached(cluster: Cluster) -> dict[str, Any]:
+    """The addresses and the token of a cluster, for actors that connect to it: by TLS if it has
+    such addresses."""
+    service_url, admin_url = cluster.reached_at
+    return {"service_url": service_url, "admin_url": admin_url, "token": cluster.token or None}
+
+
 def _home(state: Catalog, request: m.Home) -> Any:
-    """The home cluster of a tenant, with its addresses and token; None: this cluster."""
+    """The home cluster of a tenant, with its addresses and token; None: this cluster.
+
+    ``urls`` are those for clients, which may not use TLS."""
     name = home_of(state, request.tenant)
-    return None if name is None else {"cluster": name, **_reached(state.clusters[name])}
+    if name is None:
+        return None
+    cluster = state.clusters[name]
+    return {"cluster": name, **_reached(cluster), "urls": _urls(cluster)}
 
 
 def _may_replicate(state: Catalog, request: m.MayReplicate) -> Any:

@@ -85,12 +85,12 @@ class CoordinatorActor(JournaledActor):
             *(self.number, self.actor_system, self.runtime, self.spawn),
             ended=on_ended,
         )
-        service_port = await self._listener.open()
+        address = await self._listener.open(address)
         self.completion.begin([known.sequence for known in self.runtime.state.decided()])
         self.runtime.on_applied = self._applied
         self.spawn(self._keep_deadlines())
         self._listener.add_coordinator(self)
-        return address._replace(service_port=service_port)
+        return address
 
     # -- transactions --------------------------------------------------------------
 

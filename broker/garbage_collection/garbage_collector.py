@@ -231,7 +231,8 @@ class GarbageCollector(ActorBase):
     async def _connected_client(self) -> Client:
         if self._client is None:
             clusters = await self.actor_system.request(ActorKey.catalog(), Clusters())
-            url = clusters[self.config.name]["service_url"]
+            own = clusters[self.config.name]
+            url = own["service_url_tls"] or own["service_url"]
             proof = SystemCredentials(self.config.rpc_key)
             self._client = Client.with_options(ClientOptions(url, authentication=proof))
         return self._client

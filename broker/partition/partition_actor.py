@@ -164,7 +164,7 @@ class PartitionActor(JournaledActor):
         self._apply_delays()
         self.geo.fence.up = state.fence.up
         await self.geo.replication.begin(self._replicates_to)
-        service_port = await self.listener.open()
+        address = await self.listener.open(address)
         self.spawn(self.publishing.expire_producers(_EXPIRY_CHECK_S))
         self.spawn(self.maintenance.run())
         self.spawn(self.compactor.watch())
@@ -177,7 +177,7 @@ class PartitionActor(JournaledActor):
         for number in sorted(own):
             self.spawn(self._activate(ActorKey.of_coordinator(number)))
         self.listener.add_partition(self._hosted)
-        return address._replace(service_port=service_port)
+        return address
 
     async def _activate(self, coordinator: ActorKey) -> None:
         """Activate the coordinator of an open transaction, which ends it in time."""

@@ -7,6 +7,7 @@ another cluster, the proxy of that cluster is asked. A proxy has no state, so an
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import OrderedDict
 from collections.abc import Awaitable
 from functools import partial
@@ -22,11 +23,16 @@ from velaray.broker.schema_registry.schema_calls import find_schema
 from velaray.broker.schema_registry.schema_session import get_schema
 from velaray.broker.session import Session
 from velaray.broker.wire_errors import code_of
+from velaray.client.service_info import urls_by_scheme
+from velaray.client.tls import tls_arguments
 from velaray.events.ids import ActorKey, InvalidNameError, TopicName
-from velaray.topology.actor_system import ActorSystem
+from velaray.topology.actor_system import ActorSystem, Address
+from velaray.topology.auth import TUNNEL_METHOD, tunnel_proof
 from velaray.topology.messages import ReplyT, Request
 from velaray.topology.open_connections import OpenConnections, stop_accepting
+from velaray.topology.ports import serve
 from velaray.topology.rpc import RemoteError, reason_of
+from velaray.topology.tls import outgoing_tls, server_tls
 from velaray.topology.transient import TRANSIENT
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import command as encode_frame
@@ -48,34 +54,41 @@ class Proxy:
         self.actor_system = actor_system
         self.sessions: OpenConnections[ProxySession] = OpenConnections()
         self.tunnels: set[_Tunnel] = set()
-        self.others = RemoteLookup()
-        self.located: OrderedDict[tuple[str, int], None] = OrderedDict()
-        self._server: asyncio.Server | None = None
-        self.port = 0
+        self.others = RemoteLookup(outgoing_tls(actor_system.config))
+        self.located: OrderedDict[tuple[str, int], int] = OrderedDict()
+        """The ports of partitions that tunnels lead to, by the addresses that lookups gave."""
+        self._servers: list[asyncio.Server] = []
+        self.port = self.tls_port = 0
 
-    async def start(self, port: int) -> int:
-        """Listen; port 0 takes a free one. Returns the port.
+    async def start(self, port: int) -> None:
+        """Listen on the port for clients without TLS, and on the TLS port of the settings; 0 takes
+        a free one.
 
-        Raises `OSError` if the port is taken.
+        Raises `OSError` if a port is taken.
         """
         config = self.actor_system.config
-
-        def connect() -> WireConnection:
-            session = ProxySession(self)
-            return WireConnection(session, max_message_size=config.max_message_size)
-
         self.sessions.ended = False  # it may start again after a stop
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(connect, config.listen_host, port)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self.port
+        tls = server_tls(config)
+        if config.speaks_plain:
+            self.port = await self._listen(port)
+        if config.tls is not None and tls is not None:
+            self.tls_port = await self._listen(config.tls.service_port, tls.context)
+
+    async def _listen(self, port: int, tls: ssl.SSLContext | None = None) -> int:
+        server = await serve(self._accept, self.actor_system.config.listen_host, port, tls)
+        self._servers.append(server)
+        return int(server.sockets[0].getsockname()[1])
+
+    def _accept(self) -> WireConnection:
+        size = self.actor_system.config.max_message_size
+        return WireConnection(ProxySession(self), max_message_size=size)
 
     async def stop(self) -> None:
         """Stop listening and close every connection."""
         self.sessions.ended = True
-        if self._server is not None:
-            stop_accepting(self._server)
-            self._server = None
+        for server in self._servers:
+            stop_accepting(server)
+        self._servers.clear()
         for session in list(self.sessions):
             session.connection.close()
         for tunnel in list(self.tunnels):
@@ -84,8 +97,8 @@ class Proxy:
 
     async def locate(
         self, topic: TopicName, for_system: bool = False, *, at_home: bool = False
-    ) -> str:
-        """Return the broker URL of a topic partition. Create it if policy allows, and activate it.
+    ) -> Address:
+        """Return the address of a topic partition. Create it if policy allows, and activate it.
 
         ``for_system`` says that an actor of the cluster asks. Raises `RemoteError` if the partition
         may not exist or belongs to the system, or, with ``at_home``, if the tenant's home is
@@ -98,11 +111,13 @@ class Proxy:
         found = await self.actor_system.request(ActorKey.catalog(), wanted, ACTIVATION_TIMEOUT_S)
         key = coordinator or ActorKey.of_partition(topic, found["incarnation"])
         address = await self.actor_system.reach(key, ACTIVATION_TIMEOUT_S)
-        self.located[address.host, address.service_port] = None
-        self.located.move_to_end((address.host, address.service_port))
-        if len(self.located) > LOCATED_KEPT:
+        leads_to = address.tls_port or address.service_port
+        for port in filter(None, (address.service_port, address.tls_port)):
+            self.located[address.host, port] = leads_to
+            self.located.move_to_end((address.host, port))
+        while len(self.located) > LOCATED_KEPT:
             self.located.popitem(last=False)
-        return f"pulsar://{address.host}:{address.service_port}"
+        return address
 
     async def ask_elsewhere(self, tenant: str, command: Any) -> Any:
         """Return the answer of the proxy of a tenant's home cluster.
@@ -209,24 +224,27 @@ class ProxySession(Session):
         self, topic: TopicName, command: pb.CommandLookupTopic
     ) -> pb.CommandLookupTopicResponse:
         network = await self._network(topic, command.advertised_listener_name)
-        url = await self._proxy.locate(topic, self.info.is_system, at_home=self._at_home)
+        address = await self._proxy.locate(topic, self.info.is_system, at_home=self._at_home)
         if network is not None and self.info.means_this_cluster:
             # A proxy of another cluster asks: its client must connect by way of that network.
-            return pb.CommandLookupTopicResponse(
+            answer = pb.CommandLookupTopicResponse(
                 request_id=command.request_id,
                 response=pb.CommandLookupTopicResponse.Redirect,
-                brokerServiceUrl=network,
             )
+            _set_urls(answer, *urls_by_scheme(network))
+            return answer
         tunnelled = self.config.tunnel or network is not None
+        urls = address.urls()
         if not (tunnelled or self.info.is_system):
-            url = self.config.seen_by_clients(url)
-        return pb.CommandLookupTopicResponse(
+            urls = self.config.seen_by_clients(urls[0]), self.config.seen_by_clients(urls[1])
+        answer = pb.CommandLookupTopicResponse(
             request_id=command.request_id,
             response=pb.CommandLookupTopicResponse.Connect,
             authoritative=True,
-            brokerServiceUrl=url,
             proxy_through_service_url=tunnelled,
         )
+        _set_urls(answer, *urls)
+        return answer
 
     async def _network(self, topic: TopicName, listener: str) -> str | None:
         """Return the URL of the proxy in the network that a client names. None: the client reaches
@@ -310,8 +328,9 @@ class ProxySession(Session):
 
     async def _open_tunnel(self, command: pb.CommandConnect) -> None:
         target = command.proxy_to_broker_url
-        address = _split_address(target)
-        if address not in self._proxy.located:
+        host, asked = _split_address(target)
+        port = self._proxy.located.get((host, asked))
+        if port is None:
             # Tunnels don't lead to other ports of the machine. The error is a retriable one,
             # because another proxy may have answered the lookup; clients then look up again.
             self.error(
@@ -320,10 +339,17 @@ class ProxySession(Session):
             self.connection.close()
             return
         command.ClearField("proxy_to_broker_url")
+        if self.info.certified:  # the partition sees only the proxy's certificate
+            command.auth_method_name, command.original_principal = TUNNEL_METHOD, self.info.role
+            command.auth_data = tunnel_proof(self.config.rpc_key, self.info.role).encode()
         loop = asyncio.get_running_loop()
+        actors = self._proxy.actor_system.actors_tls
         try:
             _, tunnel = await loop.create_connection(
-                lambda: _Tunnel(self.connection, self._proxy.tunnels), *address
+                lambda: _Tunnel(self.connection, self._proxy.tunnels),
+                host,
+                port,
+                **tls_arguments(actors, host),
             )
         except OSError as error:
             self.error(0, pb.ServiceNotReady, f"{target} can't be reached: {error}")
@@ -331,6 +357,14 @@ class ProxySession(Session):
             return
         self._proxy.sessions.discard(self)
         tunnel.begin(encode_frame(command))
+
+
+def _set_urls(answer: pb.CommandLookupTopicResponse, plain: str, tls: str) -> None:
+    """Set where the client connects without TLS and by TLS; "": it can't."""
+    if plain:
+        answer.brokerServiceUrl = plain
+    if tls:
+        answer.brokerServiceUrlTls = tls
 
 
 def _split_address(target: str) -> tuple[str, int]:

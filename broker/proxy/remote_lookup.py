@@ -7,6 +7,7 @@ so it answers for its own cluster, and requests never go in circles.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,8 @@ from velaray.client.exceptions import TopicNotFound, VelarayError
 from velaray.client.lookup import Lookup
 from velaray.client.options import ClientOptions
 from velaray.client.pool import ConnectionPool
+from velaray.client.service_info import parse_service_url
+from velaray.client.tls import TlsOptions
 from velaray.topology.rpc import RemoteError
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.replication import CLIENT_VERSION
@@ -36,7 +39,9 @@ class _RemoteProxy:
 class RemoteLookup:
     """The connections to other clusters' proxies, opened on first use."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: TlsOptions) -> None:
+        """``tls`` is how they are connected to by TLS."""
+        self._tls = tls
         self._proxies: dict[str, _RemoteProxy] = {}
 
     def _proxy(self, home: dict[str, Any]) -> _RemoteProxy:
@@ -51,6 +56,7 @@ class RemoteLookup:
             authentication=AuthenticationToken(home["token"]) if home["token"] else None,
             operation_timeout_seconds=ANSWER_TIMEOUT_S,
             connection_timeout_ms=CONNECT_TIMEOUT_MS,
+            **self._tls.arguments(),
         )
         pool = ConnectionPool(options, CLIENT_VERSION)
         proxy = self._proxies[name] = _RemoteProxy(home, pool, Lookup(options, pool))
@@ -75,7 +81,10 @@ class RemoteLookup:
         if isinstance(answer, pb.CommandLookupTopicResponse) and _tunnelled(answer):
             # A tunnel begins at the other proxy, so the client must ask there again.
             answer.response = pb.CommandLookupTopicResponse.Redirect
-            answer.brokerServiceUrl = f"pulsar://{address}"
+            answer.ClearField("brokerServiceUrl")
+            answer.ClearField("brokerServiceUrlTls")
+            for field, url in _entrances(home, address):
+                setattr(answer, field, url)
             answer.authoritative = answer.proxy_through_service_url = False
         return answer
 
@@ -84,6 +93,19 @@ class RemoteLookup:
         for proxy in self._proxies.values():
             proxy.pool.abort()
         self._proxies.clear()
+
+
+def _entrances(home: dict[str, Any], asked: str) -> Iterator[tuple[str, str]]:
+    """The URLs of the proxy that was ``asked``, for clients without TLS and by TLS: fields of the
+    answer, and their values. The lists of both kinds name the same proxies in the same order."""
+    number = parse_service_url(home["service_url"]).index(asked)
+    fields = {"service_url": "brokerServiceUrl", "service_url_tls": "brokerServiceUrlTls"}
+    for name, field in fields.items():
+        url = home["urls"][name]
+        if url:
+            addresses = parse_service_url(url)
+            scheme = url.partition("://")[0]
+            yield field, f"{scheme}://{addresses[min(number, len(addresses) - 1)]}"
 
 
 def _tunnelled(answer: pb.CommandLookupTopicResponse) -> bool:

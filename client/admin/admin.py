@@ -21,6 +21,7 @@ from velaray.client.admin.topics import Topics
 from velaray.client.admin.transactions import Transactions
 from velaray.client.admin.transports import AsyncioTransport, BlockingTransport
 from velaray.client.closing import AsyncClosing, Closing
+from velaray.client.tls import Security
 
 ResultT = TypeVar("ResultT")
 P = ParamSpec("P")
@@ -183,22 +184,29 @@ class Admin(AdminCalls[Blocking], Closing):
         token: str | None = None,
         timeout_s: float = 90.0,
         client_version: str | None = None,
+        tls: Security | None = None,
     ) -> None:
         """``timeout_s`` limits every wait for the cluster; ``client_version`` is sent as the user
-        agent. Raises `ValueError` if ``url`` isn't http(s)."""
-        self._transport = self._new_transport(timeout_s)
+        agent; ``tls`` are the `TlsOptions` for a URL with https. Raises `ValueError` if ``url``
+        isn't http(s)."""
+        self._transport = self._new_transport(timeout_s, tls)
         connection = AdminConnection(url, self._transport, token, client_version)
         super().__init__(connection, Blocking)
         self._copy = partial(
-            type(self), url, token=token, timeout_s=timeout_s, client_version=client_version
+            type(self),
+            url,
+            token=token,
+            timeout_s=timeout_s,
+            client_version=client_version,
+            tls=tls,
         )
 
     def close(self) -> None:
         """Close the connections that no request uses. The object can still be used."""
         self._transport.close()
 
-    def _new_transport(self, timeout_s: float) -> BlockingTransport:
-        return BlockingTransport(timeout_s)
+    def _new_transport(self, timeout_s: float, tls: Security | None) -> BlockingTransport:
+        return BlockingTransport(timeout_s, tls)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._copy, ()
@@ -218,10 +226,11 @@ class AsyncioAdmin(AdminCalls[Asyncio], AsyncClosing):
         token: str | None = None,
         timeout_s: float = 90.0,
         client_version: str | None = None,
+        tls: Security | None = None,
     ) -> None:
-        """``timeout_s`` limits every request; ``client_version`` is sent as the user agent.
-        Raises `ValueError` if ``url`` isn't http(s)."""
-        self._transport = AsyncioTransport(timeout_s)
+        """``timeout_s`` limits every request; ``client_version`` is sent as the user agent; ``tls``
+        are the `TlsOptions` for a URL with https. Raises `ValueError` if ``url`` isn't http(s)."""
+        self._transport = AsyncioTransport(timeout_s, tls)
         connection = AdminConnection(url, self._transport, token, client_version)
         super().__init__(connection, Asyncio)
 

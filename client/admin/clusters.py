@@ -29,7 +29,9 @@ class ClusterData(TypedDict, total=False):
     """A cluster, in Pulsar's form. Fields of Pulsar's that have no effect here are ignored."""
 
     serviceUrl: str
+    serviceUrlTls: str
     brokerServiceUrl: str
+    brokerServiceUrlTls: str
     authenticationPlugin: str
     authenticationParameters: str
     progress: str
@@ -39,7 +41,9 @@ class ClusterDetails(TypedDict):
     """A cluster as this one knows it."""
 
     serviceUrl: str
+    serviceUrlTls: str
     brokerServiceUrl: str
+    brokerServiceUrlTls: str
     progress: str
     hasToken: bool
     local: bool
@@ -92,7 +96,8 @@ class Clusters(Resource[ModeT]):
 
     @call
     async def get(self, name: str) -> dict[str, Any]:
-        """Return a cluster's ``serviceUrl`` (admin) and ``brokerServiceUrl``, whether it is the
+        """Return a cluster's ``serviceUrl`` (admin) and ``brokerServiceUrl``, both also by TLS
+        (``serviceUrlTls``, ``brokerServiceUrlTls``; "": none), whether it is the
         ``local`` one, whether this one ``hasToken`` for it, and its ``progress`` (see `create`)."""
         return dict(await self._ask(GET, {"cluster": name}))
 
@@ -101,17 +106,23 @@ class Clusters(Resource[ModeT]):
         self,
         name: str,
         *,
-        service_url: str,
-        admin_url: str,
+        service_url: str = "",
+        admin_url: str = "",
+        service_url_tls: str = "",
+        admin_url_tls: str = "",
         token: str | None = None,
         progress: str = "exact",
     ) -> None:
         """Make another cluster known. Raises `Conflict` if it is known.
 
+        A service URL and an admin URL are needed. Those by TLS (``pulsar+ssl``, ``https``) are used
+        if they are given.
+
         ``token`` is what this cluster presents to the other one; it is never shown again. Use
         ``progress`` "snapshots" for a cluster that knows only Pulsar's snapshots of subscriptions.
         """
-        body = {"brokerServiceUrl": service_url, "serviceUrl": admin_url, "progress": progress}
+        urls = _urls(service_url, admin_url, service_url_tls, admin_url_tls)
+        body = {name: url for name, url in urls.items() if url} | {"progress": progress}
         await self._ask(CREATE, {"cluster": name}, body=body | _credentials(token))
 
     @call
@@ -121,11 +132,14 @@ class Clusters(Resource[ModeT]):
         *,
         service_url: str | None = None,
         admin_url: str | None = None,
+        service_url_tls: str | None = None,
+        admin_url_tls: str | None = None,
         token: str | None = None,
         progress: str | None = None,
     ) -> None:
-        """Change the given details of another cluster. An empty ``token`` removes it."""
-        named = {"brokerServiceUrl": service_url, "serviceUrl": admin_url, "progress": progress}
+        """Change the given details of another cluster. An empty ``token`` or TLS URL removes it."""
+        urls = _urls(service_url, admin_url, service_url_tls, admin_url_tls)
+        named = urls | {"progress": progress}
         body = {field: value for field, value in named.items() if value is not None}
         await self._ask(UPDATE, {"cluster": name}, body=body | _credentials(token))
 
@@ -151,6 +165,21 @@ class Clusters(Resource[ModeT]):
         topics only in part. Return by partition how many were ``given_up`` and ``released``."""
         body = {"cluster": cluster, "topics": list(topics)}
         return list(await self._ask(GIVE_UP, body=body))
+
+
+def _urls(
+    service_url: str | None,
+    admin_url: str | None,
+    service_url_tls: str | None,
+    admin_url_tls: str | None,
+) -> dict[str, str | None]:
+    """Return the fields of the URLs."""
+    return {
+        "brokerServiceUrl": service_url,
+        "serviceUrl": admin_url,
+        "brokerServiceUrlTls": service_url_tls,
+        "serviceUrlTls": admin_url_tls,
+    }
 
 
 def _credentials(token: str | None) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
@@ -11,6 +12,7 @@ from urllib3 import PoolManager
 from urllib3.exceptions import HTTPError, ProtocolError
 
 from velaray.client.admin.errors import Unavailable
+from velaray.client.tls import Security, TlsOptions, http_arguments
 
 _MOST_IDLE = 8
 """The most unused connections to an address that are kept."""
@@ -47,9 +49,13 @@ class BlockingTransport:
     Requests of several threads use several connections. An unused one is kept for the next request.
     """
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, tls: Security | None = None) -> None:
+        """``tls`` is how to connect to https URLs; None: as options without any value say."""
         self._timeout_s = timeout_s
+        self._tls = tls or TlsOptions()
         self._process, self._pool = os.getpid(), PoolManager(maxsize=_MOST_IDLE)
+        self._context: ssl.SSLContext | None = None
+        """The context of the connections in the pool."""
 
     async def send(self, sending: Sending) -> Answer:
         """As `Transport.send`."""
@@ -70,8 +76,7 @@ class BlockingTransport:
         self._pool.clear()
 
     def _exchange(self, sending: Sending) -> Answer:
-        if self._process != os.getpid():  # a parent process uses the connections of its pool
-            self._process, self._pool = os.getpid(), PoolManager(maxsize=_MOST_IDLE)
+        self._refresh(sending.url)
         response = self._pool.request(
             sending.method,
             sending.url,
@@ -84,6 +89,27 @@ class BlockingTransport:
         headers = {name.lower(): value for name, value in response.headers.items()}
         return Answer(response.status, headers, response.data)
 
+    def _refresh(self, url: str) -> None:
+        """Begin a new pool in a child process, whose parent uses the connections of its own, and
+        when the files of TLS have changed."""
+        where = urlsplit(url)
+        context = self._tls.context() if where.scheme == "https" else self._context
+        if self._process == os.getpid() and self._context is context:
+            return
+        self._process, self._context = os.getpid(), context
+        if context is None:
+            self._pool = PoolManager(maxsize=_MOST_IDLE)
+        else:
+            host = where.hostname or ""
+            name = self._tls.server_name(host)
+            self._pool = PoolManager(
+                maxsize=_MOST_IDLE,
+                ssl_context=context,
+                server_hostname=None if name == host else name,
+                # None leaves the check to the context. Other values turn it off there.
+                assert_hostname=None if context.check_hostname else False,
+            )
+
 
 class AsyncioTransport:
     """Sends requests on the event loop of the first one.
@@ -91,8 +117,10 @@ class AsyncioTransport:
     If a connection ends without an answer, aiohttp repeats GET once.
     """
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, tls: Security | None = None) -> None:
+        """``tls`` is how to connect to https URLs; None: as options without any value say."""
         self._timeout_s = timeout_s
+        self._tls = tls or TlsOptions()
         self._session: Any = None
 
     async def send(self, sending: Sending) -> Answer:
@@ -106,7 +134,12 @@ class AsyncioTransport:
         method, url, headers, body = sending
         try:
             async with self._session.request(
-                method, url, data=body, headers=headers, allow_redirects=False
+                method,
+                url,
+                data=body,
+                headers=headers,
+                allow_redirects=False,
+                **http_arguments(self._tls, url),
             ) as response:
                 content = await response.read()
         except (aiohttp.ClientError, OSError) as error:

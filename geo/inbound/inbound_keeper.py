@@ -19,6 +19,7 @@ from velaray.geo.replication.replicator_messages import Status
 from velaray.geo.replication.replicator_settings import Remote
 from velaray.topology.messages import Request
 from velaray.topology.rpc import RemoteError, RpcConnection
+from velaray.topology.tls import outgoing_tls
 from velaray.topology.transient import TRANSIENT_OR_STORE
 
 
@@ -54,6 +55,7 @@ class InboundKeeper:
                 EXACT,
                 ttl_ms=self._partition.policies.ttl_ms,
                 others=tuple(sorted(pull.keys() - {name})),
+                tls=outgoing_tls(self._partition.actor_system.config),
             )
             known = self._kept.get(name)
             if known is not None:

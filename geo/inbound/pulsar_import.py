@@ -48,6 +48,7 @@ from velaray.schemas.validation import identity
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.fan_out import each
 from velaray.topology.rpc import RemoteError
+from velaray.topology.tls import outgoing_tls
 from velaray.wire.replication import CLIENT_VERSION, pull_subscription
 
 LAST_LOOK_S = 30.0
@@ -101,8 +102,9 @@ async def take_over(
     ]
     if not dry_run:
         known = await actor_system.request(ActorKey.catalog(), m.Clusters())
-        url = known[actor_system.config.name]["admin_url"]
-        admin = Admin(url, token=token, client_version=CLIENT_VERSION)
+        own, actors = known[actor_system.config.name], actor_system.actors_tls
+        url = own["admin_url_tls"] or own["admin_url"]
+        admin = Admin(url, token=token, client_version=CLIENT_VERSION, tls=actors)
         await asyncio.to_thread(carry_out, steps, admin)
         for topic, _, schema in schemas:
             await _register(actor_system, topic, schema)
@@ -125,7 +127,8 @@ async def _remote(actor_system: ActorSystem, cluster: str) -> Remote:
     facts = await actor_system.request(ActorKey.catalog(), m.ReachCluster(cluster))
     if cluster == actor_system.config.name:
         raise RemoteError(Reason.NOT_ALLOWED, f"{cluster} is this cluster")
-    return Remote(cluster, facts["service_url"], facts["admin_url"], facts["token"])
+    tls = outgoing_tls(actor_system.config)
+    return Remote(cluster, facts["service_url"], facts["admin_url"], facts["token"], tls=tls)
 
 
 async def _there(actor_system: ActorSystem, tenant: str) -> There:

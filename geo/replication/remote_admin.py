@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import aiohttp
 
+from velaray.client.tls import http_arguments
 from velaray.events.ids import TopicName
 from velaray.geo.replication.replicator_settings import CannotReplicate, Remote
 
@@ -41,6 +42,7 @@ class RemoteAdmin:
     def __init__(self, remote: Remote) -> None:
         self.cluster = remote.name
         self._url = remote.admin_url.rstrip("/")
+        self._tls = remote.tls
         self._headers = {"Content-Type": "application/json"}
         if remote.token:
             self._headers["Authorization"] = f"Bearer {remote.token}"
@@ -84,7 +86,12 @@ class RemoteAdmin:
         doesn't send the token to another host by itself."""
         for _ in range(MAX_REDIRECTS):
             async with session.request(
-                method, url, data=data, headers=self._headers, allow_redirects=False
+                method,
+                url,
+                data=data,
+                headers=self._headers,
+                allow_redirects=False,
+                **http_arguments(self._tls, url),
             ) as answer:
                 where = answer.headers.get("Location")
                 if answer.status not in _REDIRECTS or where is None:

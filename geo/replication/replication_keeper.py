@@ -37,6 +37,7 @@ from velaray.geo.replication.replicator_settings import Remote
 from velaray.topology.messages import Message, Request
 from velaray.topology.metrics import Received
 from velaray.topology.rpc import RemoteError, RpcConnection
+from velaray.topology.tls import outgoing_tls
 from velaray.topology.transient import TRANSIENT_OR_STORE
 from velaray.wire.replication import REPLICATOR_PREFIX, Marker, replicator_subscription
 
@@ -221,6 +222,7 @@ class ReplicationKeeper:
             policies.ttl_ms,
             _rate(policies.raw["replicatorDispatchRate"]),
             everything=bool(told.get("everything")),
+            tls=outgoing_tls(self._partition.actor_system.config),
         )
 
     async def _run(self, kept: Kept) -> None:

@@ -53,12 +53,13 @@ class OwnWay:
         """See `Way`. Raises what `ActorSystem.reach` raises as well."""
         address = await self._actor_system.reach(self._partition)
         proof = SystemCredentials(self._actor_system.config.rpc_key)
-        host, port = address.host, address.service_port
+        actors = self._actor_system.actors_tls
+        host, port = address.host, address.tls_port or address.service_port
         connection = Connection(
             f"{host}:{port}", proof, KEEP_ALIVE_S, client_version=CLIENT_VERSION
         )
         self._connection = connection
-        await connection.open(host, port)
+        await connection.open(host, port, actors)
         return connection
 
     def abort(self) -> None:
@@ -85,6 +86,7 @@ class RemoteWay:
             authentication=token,
             operation_timeout_seconds=OPERATION_TIMEOUT_S,
             connection_timeout_ms=CONNECT_TIMEOUT_MS,
+            **remote.tls.arguments(),
         )
         self._pool = ConnectionPool(options, CLIENT_VERSION)
         self._lookup = Lookup(options, self._pool)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from velaray.client.tls import TlsOptions
 from velaray.events.portable import PortableError
 
 
@@ -21,7 +22,8 @@ class Remote:
     older than ``ttl_ms`` (0: no limit) aren't replicated. ``rate`` is messages and bytes a second;
     0 or less: no limit. Entries that the other cluster got from the clusters ``others`` aren't
     pulled from it: those clusters send them. ``everything`` is set while the tenant migrates there:
-    then all messages and all progress are sent, whatever their origin and destinations.
+    then all messages and all progress are sent, whatever their origin and destinations. ``tls`` is
+    how to connect to a URL of TLS.
     """
 
     name: str
@@ -34,3 +36,4 @@ class Remote:
     rate: tuple[float, float] = (0.0, 0.0)
     others: tuple[str, ...] = ()
     everything: bool = False
+    tls: TlsOptions = field(default_factory=TlsOptions)

@@ -14,6 +14,7 @@ from velaray.geo.tenant_migration.migration_target import RestTarget
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.fan_out import each
 from velaray.topology.rpc import RemoteError
+from velaray.topology.tls import outgoing_tls
 from velaray.wire.replication import replicator_subscription
 
 _SHOWN = 5
@@ -46,7 +47,8 @@ async def examine(actor_system: ActorSystem, asked: m.MayBeginMigration) -> Exam
     tenant, cluster = asked.tenant, asked.target
     await ask_catalog(actor_system, asked)
     facts = await ask_catalog(actor_system, m.ReachCluster(cluster))
-    there = await RestTarget(cluster, facts, actor_system.config.name, tenant).look()
+    name, tls = actor_system.config.name, outgoing_tls(actor_system.config)
+    there = await RestTarget(cluster, facts, name, tenant, tls=tls).look()
     here = await ask_catalog(actor_system, m.TenantObjects(tenant))
     keys = await partitions_of(actor_system, here["topics"])
     extents = await each(keys, lambda key: actor_system.request(key, Extent()))

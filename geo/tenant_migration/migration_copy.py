@@ -17,6 +17,7 @@ from velaray.geo.tenant_migration.tenant_copy import MetadataConflict, admin_of,
 from velaray.geo.tenant_migration.tenant_metadata import read_tenant
 from velaray.topology.actor_system import ActorSystem, Unreachable
 from velaray.topology.rpc import RemoteError
+from velaray.topology.tls import outgoing_tls
 
 ResultT = TypeVar("ResultT")
 
@@ -27,13 +28,14 @@ async def make_driver(
     """The driver of ``migration``, which the catalog describes."""
     cluster, tenant = migration["target"], migration["tenant"]
     facts = await catalog(ReachCluster(cluster))
-    target = RestTarget(cluster, facts, actor_system.config.name, tenant, migration["number"])
+    name, tls = actor_system.config.name, outgoing_tls(actor_system.config)
+    target = RestTarget(cluster, facts, name, tenant, migration["number"], tls=tls)
     return Driver(actor_system, catalog, migration, target, copier(actor_system, facts, tenant))
 
 
 def copier(actor_system: ActorSystem, facts: Mapping[str, Any], tenant: str) -> Copy:
     """Copies the metadata of a tenant to another cluster."""
-    admin = admin_of(facts)
+    admin = admin_of(facts, outgoing_tls(actor_system.config))
 
     async def copy(settled: bool) -> None:
         here = await read_tenant(actor_system, tenant)

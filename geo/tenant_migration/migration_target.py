@@ -10,6 +10,7 @@ from urllib.parse import quote
 import aiohttp
 
 from velaray.actors.machine import Reason
+from velaray.client.tls import TlsOptions, http_arguments
 from velaray.topology.actor_system import Unreachable
 from velaray.topology.rpc import RemoteError
 from velaray.wire.replication import CLIENT_VERSION
@@ -76,12 +77,21 @@ class RestTarget:
     """A `Target` over the admin interface of the other cluster."""
 
     def __init__(
-        self, cluster: str, facts: Mapping[str, Any], source: str, tenant: str, number: int = 0
+        self,
+        cluster: str,
+        facts: Mapping[str, Any],
+        source: str,
+        tenant: str,
+        number: int = 0,
+        *,
+        tls: TlsOptions = TlsOptions(),  # noqa: B008  # it is immutable
     ) -> None:
-        """``facts`` describe the cluster, from the catalog; ``number`` is the migration's."""
+        """``facts`` describe the cluster, from the catalog; ``number`` is the migration's, and
+        ``tls`` how to connect to an admin URL of TLS."""
         self._cluster = cluster
         self._url = facts["admin_url"].rstrip("/")
         self._token = facts.get("token")
+        self._tls = tls
         self._tenant = tenant
         self._who = {"source": source, "migration": number}
 
@@ -144,7 +154,9 @@ class RestTarget:
         try:
             async with (
                 aiohttp.ClientSession(timeout=timeout) as session,
-                session.request(method, url, json=body, headers=headers) as answer,
+                session.request(
+                    method, url, json=body, headers=headers, **http_arguments(self._tls, url)
+                ) as answer,
             ):
                 if answer.status == 204:
                     return None

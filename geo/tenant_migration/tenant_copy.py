@@ -16,6 +16,7 @@ from typing import Any
 from velaray.actors.catalog.clusters import REPLICATION
 from velaray.client.admin import Admin, Conflict, NotFound
 from velaray.client.message_id import MessageId
+from velaray.client.tls import TlsOptions
 from velaray.events.portable import PortableError
 from velaray.geo.tenant_migration.tenant_metadata import (
     NamespaceMetadata,
@@ -84,10 +85,11 @@ def plan(
     return planner.steps
 
 
-def admin_of(cluster: Mapping[str, Any]) -> Admin:
+def admin_of(cluster: Mapping[str, Any], tls: TlsOptions | None = None) -> Admin:
     """The admin interface of a cluster, from the catalog's facts. Requests address this very
     cluster, so they aren't redirected to the tenant's home."""
-    return Admin(cluster["admin_url"], token=cluster["token"], client_version=CLIENT_VERSION)
+    url, token = cluster["admin_url"], cluster["token"]
+    return Admin(url, token=token, client_version=CLIENT_VERSION, tls=tls)
 
 
 def carry_out(steps: Collection[Step], admin: Admin) -> None:

@@ -119,7 +119,7 @@ class TieredStore:
         """See `LedgerStore`."""
         return await self.local.write_manifest(journal, expected, data, owner)
 
-    async def holds(self, journal: str, version: int) -> bool:
+    async def holds(self, journal: str, version: int, within_s: float = 0.0) -> bool:
         """See `LedgerStore`."""
         return await self.local.holds(journal, version)
 

@@ -292,6 +292,21 @@ def test_registered_clusters_survive_a_checkpoint() -> None:
     assert machine.restore(machine.snapshot(state)) == state
 
 
+def test_urls_of_tls_are_registered_and_survive_a_checkpoint() -> None:
+    machine, by_tls = CatalogMachine(), ("pulsar+ssl://b:3", "https://b:4")
+    own = Bootstrap("here", SERVICE, ADMIN, "pulsar+ssl://a:3", "https://a:4")
+    secure = RegisterCluster("there", "", "", "", Progress.EXACT, *by_tls)
+    state = drive(machine, [own, secure]).state
+    assert state.clusters["there"].reached_at == by_tls
+    assert state.clusters["here"].service_url_tls == "pulsar+ssl://a:3"
+    assert machine.restore(machine.snapshot(state)) == state
+    plain = UpdateCluster("there", SERVICE, ADMIN, service_url_tls="", admin_url_tls="")
+    assert drive(machine, [own, secure, plain]).state.clusters["there"].reached_at == (
+        SERVICE,
+        ADMIN,
+    )
+
+
 def test_a_checkpoint_without_other_clusters_has_the_old_form() -> None:
     machine = CatalogMachine()
     old = ClusterRegistered(name="here", service_url=SERVICE, admin_url=ADMIN)

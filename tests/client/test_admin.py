@@ -19,6 +19,7 @@ from velaray.client.admin.admin import AdminCalls
 from velaray.client.admin.calls import Call
 from velaray.client.admin.connection import Resource
 from velaray.client.admin.transports import Answer, BlockingTransport, Sending
+from velaray.client.tls import Security
 
 NOWHERE = "http://nowhere:1"
 
@@ -40,7 +41,7 @@ class Recorded(Admin):
         self.transport = Recording()
         super().__init__(NOWHERE)
 
-    def _new_transport(self, timeout_s: float) -> BlockingTransport:
+    def _new_transport(self, timeout_s: float, tls: Security | None) -> BlockingTransport:
         return self.transport
 
 

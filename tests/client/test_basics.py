@@ -60,6 +60,7 @@ def test_invalid_bytes_of_an_id_are_refused():
         ("pulsar://localhost", ["localhost:6650"]),
         ("pulsar://a:1,b:2/", ["a:1", "b:2"]),
         ("pulsar://[::1]:7", ["[::1]:7"]),
+        ("pulsar+ssl://a,b:1", ["a:6651", "b:1"]),
     ],
 )
 def test_service_urls_are_parsed(url, addresses):
@@ -68,7 +69,7 @@ def test_service_urls_are_parsed(url, addresses):
 
 @pytest.mark.parametrize(
     "url",
-    ["localhost:6650", "http://a:8080", "pulsar+ssl://a:6651", "pulsar://", "pulsar://a:x",
+    ["localhost:6650", "http://a:8080", "pulsar://", "pulsar://a:x",
      "pulsar://u@a:1", "pulsar://a:1/path", 5],
 )  # fmt: skip
 def test_wrong_service_urls_are_refused_at_once(url):
@@ -81,6 +82,9 @@ def test_wrong_service_urls_are_refused_at_once(url):
     [
         (lambda: ClientOptions("pulsar://a", operation_timeout_seconds=0), "operation_timeout"),
         (lambda: ClientOptions("pulsar://a", authentication="token"), "authentication"),
+        (lambda: ClientOptions("pulsar://a", tls_trust_certs_file_path="/nowhere"), "/nowhere"),
+        (lambda: ClientOptions("pulsar+ssl://a", tls_certificate_file_path="c"), "tls_private_key"),
+        (lambda: velaray.AuthenticationTLS("/nowhere", "/nowhere"), "/nowhere"),
         (lambda: ProducerOptions("t", max_pending_messages=0), "max_pending_messages"),
         (lambda: ProducerOptions("t", send_timeout_millis=-1), "send_timeout_millis"),
         (lambda: ProducerOptions("t", batching_enabled=True, chunking_enabled=True), "chunking"),
@@ -106,7 +110,6 @@ def test_invalid_values_are_refused(make, name):
     "make",
     [
         lambda: ClientOptions("pulsar://a", io_threads=4),
-        lambda: ClientOptions("pulsar://a", use_tls=True),
         lambda: ProducerOptions("t", encryption_key="k"),
         lambda: ReaderOptions("t", velaray.MessageId.latest, crypto_key_reader=object()),
     ],
@@ -117,7 +120,7 @@ def test_unsupported_parameters_are_refused_not_ignored(make):
 
 
 def test_defaults_of_unsupported_parameters_are_harmless():
-    ClientOptions("pulsar://a", io_threads=1, use_tls=False)
+    ClientOptions("pulsar://a", io_threads=1, concurrent_lookup_requests=50000)
     ConsumerOptions("t", "s", message_listener=None, schema=velaray.BytesSchema())
 
 

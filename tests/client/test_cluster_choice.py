@@ -74,6 +74,8 @@ def test_arguments_can_be_read_back():
     info = velaray.ServiceInfo(URLS[0], token)
     assert (info.service_url, info.authentication) == (URLS[0], token)
     assert (info.use_tls, info.tls_trust_certs_file_path) == (False, None)
+    info = velaray.ServiceInfo("pulsar+ssl://a", None, "/etc/ca.pem")
+    assert (info.use_tls, info.tls_trust_certs_file_path) == (True, "/etc/ca.pem")
     chosen = velaray.AutoClusterFailover(A, [B, C], 10, 2, 3)
     assert (chosen.primary, chosen.secondary) == (A, [B, C])
     numbers = (chosen.check_interval_ms, chosen.failover_threshold, chosen.switch_back_threshold)
@@ -85,10 +87,8 @@ def test_arguments_can_be_read_back():
     ("arguments", "error"),
     [
         (("http://a:1",), velaray.InvalidUrl),
-        (("pulsar+ssl://a:1",), velaray.InvalidUrl),
         ((5,), velaray.InvalidUrl),
         ((URLS[0], "token"), velaray.InvalidConfiguration),
-        ((URLS[0], None, "/etc/ca.pem"), velaray.OperationNotSupported),
     ],
 )
 def test_invalid_service_infos_are_refused(arguments, error):

@@ -18,6 +18,7 @@ from velaray.broker.coordinator.coordinator_handlers import CoordinatorHandlers
 from velaray.broker.partition.session.producer import ConnectedProducer
 from velaray.broker.policy_watch import PolicyWatch
 from velaray.topology import hosted_actors
+from velaray.topology.actor_system import Address
 from velaray.topology.hosted_actors import HostedActors
 from velaray.topology.rpc import RpcConnection
 from velaray.topology.rpc_server import RpcListener, RpcServer
@@ -61,9 +62,9 @@ def _watch_lives(replace: Replace) -> None:
         with within(current_node().process):
             return await address(self, key)
 
-    async def client_listener_opened(self: ClientListener) -> int:
+    async def client_listener_opened(self: ClientListener, address: Address) -> Address:
         with within(current_node().process):
-            return await opened(self)
+            return await opened(self, address)
 
     async def policy_watch_connected(self: PolicyWatch, actor_system: Any) -> RpcConnection:
         with within(current_node().process):

@@ -71,18 +71,35 @@ class LocalCluster:
 
     @property
     def service_url(self) -> str:
-        """Where clients connect."""
-        return f"pulsar://127.0.0.1:{self.proxy.port}"
+        """Where clients connect without TLS; "": they can't."""
+        return f"pulsar://127.0.0.1:{self.proxy.port}" if self.proxy.port else ""
+
+    @property
+    def tls_service_url(self) -> str:
+        """Where clients connect by TLS; "": they can't."""
+        return f"pulsar+ssl://localhost:{self.proxy.tls_port}" if self.proxy.tls_port else ""
 
     @property
     def admin_url(self) -> str:
-        """Where the admin interface answers."""
-        return f"http://127.0.0.1:{self._admin_port}"
+        """Where the admin interface answers without TLS; "": it doesn't."""
+        return f"http://127.0.0.1:{self._admin_port}" if self.config.speaks_plain else ""
+
+    @property
+    def tls_admin_url(self) -> str:
+        """Where the admin interface answers by TLS; "": it doesn't."""
+        by_tls = self.config.tls is not None
+        return f"https://localhost:{self._admin.addresses[-1][1]}" if by_tls else ""
 
     @property
     def urls(self) -> dict[str, str]:
-        """Both, as other clusters get them."""
-        return {"service_url": self.service_url, "admin_url": self.admin_url}
+        """The URLs as other clusters get them."""
+        urls = {
+            "service_url": self.service_url,
+            "admin_url": self.admin_url,
+            "service_url_tls": self.tls_service_url,
+            "admin_url_tls": self.tls_admin_url,
+        }
+        return {name: url for name, url in urls.items() if url or not name.endswith("_tls")}
 
     def run(self, work: Coroutine[Any, Any, Any], timeout: float = START_TIMEOUT_S) -> Any:
         """Run a coroutine on the cluster's loop and wait for it."""

@@ -90,6 +90,8 @@ def test_clusters_and_brokers(http: Http, cluster: LocalCluster) -> None:
     assert http("GET", f"{V2}/clusters/standalone").body == {
         "serviceUrl": cluster.admin_url,
         "brokerServiceUrl": cluster.service_url,
+        "serviceUrlTls": "",
+        "brokerServiceUrlTls": "",
         "progress": "exact",
         "hasToken": False,
         "local": True,

@@ -78,17 +78,19 @@ def test_clusters_are_created_updated_and_deleted(http: Http, cluster: LocalClus
         "peerClusterNames": None,
         "progress": "snapshots",
     }
-    shown = {**body, "progress": "snapshots", "hasToken": True, "local": False}
+    by_tls = {"serviceUrlTls": "", "brokerServiceUrlTls": ""}
+    shown = {**body, **by_tls, "progress": "snapshots", "hasToken": True, "local": False}
     assert http("PUT", path, given).status == 204
     assert http("PUT", path, given).status == 409
     assert http("GET", f"{V2}/clusters").body == ["a", "b"]
     assert http("GET", path).body == shown
     assert http("POST", path, {**shown, "progress": "exact"}).status == 204
+    reached = {"service_url": SERVICE, "admin_url": ADMIN}
     assert known(cluster, "b") == {
         "cluster": "b",
-        "service_url": SERVICE,
-        "admin_url": ADMIN,
+        **reached,
         "token": "secret",
+        "urls": {**reached, "service_url_tls": "", "admin_url_tls": ""},
     }
     assert http("POST", path, {"authenticationParameters": '{"token": "other"}'}).status == 204
     assert known(cluster, "b")["token"] == "other"
@@ -99,6 +101,22 @@ def test_clusters_are_created_updated_and_deleted(http: Http, cluster: LocalClus
     assert http("DELETE", path).status == 204
     for method in ("GET", "POST", "DELETE"):
         assert http(method, path).status == 404
+
+
+def test_a_cluster_is_reached_by_tls_if_it_has_such_urls(http: Http, cluster: LocalCluster) -> None:
+    path = f"{V2}/clusters/b"
+    by_tls = {"serviceUrlTls": "https://b:8443", "brokerServiceUrlTls": "pulsar+ssl://b:6651,c"}
+    plain = {"serviceUrl": ADMIN, "brokerServiceUrl": SERVICE}
+    assert http("PUT", path, by_tls).status == 204
+    assert http("POST", path, plain).status == 204
+    assert {**by_tls, **plain}.items() <= http("GET", path).body.items()
+    found = known(cluster, "b")
+    assert (found["service_url"], found["admin_url"]) == ("pulsar+ssl://b:6651,c", "https://b:8443")
+    assert found["urls"]["service_url"] == SERVICE
+    assert http("POST", path, dict.fromkeys(by_tls, "")).status == 204
+    assert known(cluster, "b")["service_url"] == SERVICE
+    ask(cluster, "set_home", tenant="somebody", cluster="")
+    assert http("DELETE", path).status == 204
 
 
 def test_this_cluster_can_neither_be_changed_nor_deleted(http: Http) -> None:
@@ -116,7 +134,9 @@ def test_this_cluster_can_neither_be_changed_nor_deleted(http: Http) -> None:
         ({"brokerServiceUrl": "nowhere"}, 422, "nowhere"),
         ({"brokerServiceUrl": 5}, 400, "brokerServiceUrl"),
         ({"serviceUrl": None}, 400, "serviceUrl"),
-        ({"brokerServiceUrlTls": "pulsar+ssl://b"}, 422, "brokerServiceUrlTls"),
+        ({"brokerServiceUrlTls": "pulsar://b"}, 422, "pulsar+ssl://host:port"),
+        ({"serviceUrlTls": "http://b"}, 422, "https://host:port"),
+        ({"brokerServiceUrl": "pulsar+ssl://b"}, 422, "must be pulsar://host:port"),
         ({"authenticationPlugin": "x.AuthenticationTls"}, 422, "AuthenticationTls"),
         ({"authenticationParameters": "file:///etc/secret"}, 422, "authenticationParameters"),
         ({"authenticationParameters": '{"secret": 1}'}, 422, "authenticationParameters"),

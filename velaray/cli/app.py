@@ -65,7 +65,11 @@ def start(file: Path | None, **options: Any) -> None:
         raise click.ClickException(str(error)) from error
     with cluster:
         stopped = _on_stop_signals()
-        click.echo(f"service  {cluster.service_url}\nadmin    {cluster.admin_url}")
+        config = cluster.config
+        for url in filter(None, (config.plain_service_url, config.tls_service_url)):
+            click.echo(f"service  {url}")
+        for url in filter(None, (config.plain_admin_url, config.tls_admin_url)):
+            click.echo(f"admin    {url}")
         click.echo(f"data     {settings.location}")
         click.echo("velaray is running; stop it with Ctrl-C")
         _run_until(stopped, cluster)

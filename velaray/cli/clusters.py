@@ -6,13 +6,15 @@ from typing import Any, TextIO
 
 import click
 
-from velaray.cli.common import Output, with_admin
+from velaray.cli.common import Command, Output, with_admin
 from velaray.client.admin import Admin
 
 _COLUMNS = {
     "cluster": "CLUSTER",
     "brokerServiceUrl": "SERVICE",
+    "brokerServiceUrlTls": "SERVICE BY TLS",
     "serviceUrl": "ADMIN",
+    "serviceUrlTls": "ADMIN BY TLS",
     "progress": "PROGRESS",
     "hasToken": "TOKEN",
     "local": "THIS ONE",
@@ -24,6 +26,19 @@ _token = click.option(
     "It is never shown.",
 )
 _progress = click.Choice(["exact", "snapshots"])
+
+
+def _urls(command: Command) -> Command:
+    """Give ``command`` the options for the URLs of a cluster."""
+    options = {
+        "--service-url": "Where its clients connect: pulsar://host:port.",
+        "--cluster-admin-url": "Its admin interface: http://host:port.",
+        "--broker-url-tls": "Where its clients connect by TLS: pulsar+ssl://host:port.",
+        "--cluster-admin-url-tls": "Its admin interface by TLS: https://host:port.",
+    }
+    for name, text in reversed(options.items()):
+        command = click.option(name, help=text)(command)
+    return command
 
 
 @click.group()
@@ -52,8 +67,7 @@ def _row(name: str, found: dict[str, Any]) -> dict[str, Any]:
 
 @clusters.command("create")
 @click.argument("cluster")
-@click.option("--service-url", required=True, help="Where its clients connect: pulsar://host:port.")
-@click.option("--cluster-admin-url", required=True, help="Its admin interface: http://host:port.")
+@_urls
 @_token
 @click.option(
     "--progress",
@@ -68,16 +82,20 @@ def create_cluster(
     show: Output,
     admin: Admin,
     cluster: str,
-    service_url: str,
-    cluster_admin_url: str,
+    service_url: str | None,
+    cluster_admin_url: str | None,
+    broker_url_tls: str | None,
+    cluster_admin_url_tls: str | None,
     cluster_token: TextIO | None,
     progress: str,
 ) -> None:
     """Register CLUSTER under its own name."""
     admin.create_cluster(
         cluster,
-        service_url=service_url,
-        admin_url=cluster_admin_url,
+        service_url=service_url or "",
+        admin_url=cluster_admin_url or "",
+        service_url_tls=broker_url_tls or "",
+        admin_url_tls=cluster_admin_url_tls or "",
         token=_read(cluster_token),
         progress=progress,
     )
@@ -86,8 +104,7 @@ def create_cluster(
 
 @clusters.command("update")
 @click.argument("cluster")
-@click.option("--service-url", help="Where its clients connect: pulsar://host:port.")
-@click.option("--cluster-admin-url", help="Its admin interface: http://host:port.")
+@_urls
 @_token
 @click.option("--no-cluster-token", is_flag=True, help="Send no token to it any more.")
 @click.option("--progress", type=_progress, help="How subscription progress is sent to it.")
@@ -98,6 +115,8 @@ def update_cluster(
     cluster: str,
     service_url: str | None,
     cluster_admin_url: str | None,
+    broker_url_tls: str | None,
+    cluster_admin_url_tls: str | None,
     cluster_token: TextIO | None,
     no_cluster_token: bool,
     progress: str | None,
@@ -109,6 +128,8 @@ def update_cluster(
         cluster,
         service_url=service_url,
         admin_url=cluster_admin_url,
+        service_url_tls=broker_url_tls,
+        admin_url_tls=cluster_admin_url_tls,
         token="" if no_cluster_token else _read(cluster_token),
         progress=progress,
     )

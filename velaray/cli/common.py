@@ -18,12 +18,16 @@ from rich.text import Text
 
 from velaray.client.admin import DEFAULT_URL, Admin
 from velaray.client.admin.transports import Answer, BlockingTransport, Sending
+from velaray.client.auth import Authentication, AuthenticationTLS, AuthenticationToken
 from velaray.client.exceptions import VelarayError
+from velaray.client.tls import Security, TlsOptions
 from velaray.events.ids import InvalidNameError
 from velaray.journal.errors import JournalError
 from velaray.topology.progress import Progress
 from velaray.topology.stores import is_object_store
 
+_TLS = "velaray.tls"
+"""Where the context of a command has the options of TLS."""
 DEFAULT_SERVICE_URL = "pulsar://127.0.0.1:6650"
 _ANSWER_S = 30.0
 _LEAST_ANSWER_S = 5.0
@@ -138,6 +142,56 @@ _timeout = click.option(
 )
 
 
+def _with_tls(command: Command) -> Command:
+    """Give ``command`` the options of TLS, which `given_tls` returns. They matter for URLs of TLS
+    only."""
+
+    @_file_option(
+        "--trust-certs",
+        "Certificates (PEM) of the authorities of the cluster's "
+        "certificate.  [default: those of the system]",
+    )
+    @_file_option("--client-cert", "Certificate (PEM) of yours, if the cluster asks for one.")
+    @_file_option("--client-key", "Unencrypted key (PEM) of --client-cert.")
+    @wraps(command)
+    def run(
+        *args: Any,
+        trust_certs: str | None,
+        client_cert: str | None,
+        client_key: str | None,
+        **options: Any,
+    ) -> Any:
+        tls = TlsOptions(
+            trust_certs, certificate_file_path=client_cert, private_key_file_path=client_key
+        )
+        click.get_current_context().meta[_TLS] = tls
+        return command(*args, **options)
+
+    return run
+
+
+def given_tls() -> TlsOptions:
+    """The options of TLS of the command that runs."""
+    found: TlsOptions = click.get_current_context().meta[_TLS]
+    return found
+
+
+def _file_option(name: str, text: str) -> Callable[[Command], Command]:
+    variable = f"VELARAY_{name.removeprefix('--').replace('-', '_').upper()}"
+    kind = click.Path(exists=True, dir_okay=False)
+    return click.option(name, type=kind, envvar=variable, show_envvar=True, help=text)
+
+
+def client_options(token: str | None) -> dict[str, Any]:
+    """The options of a client: the credentials, which are the token or else the certificate, and
+    those of TLS."""
+    tls = given_tls()
+    proof: Authentication | None = AuthenticationToken(token) if token else None
+    if proof is None and tls.certificate_file_path and tls.private_key_file_path:
+        proof = AuthenticationTLS(tls.certificate_file_path, tls.private_key_file_path)
+    return {"authentication": proof, **tls.arguments()}
+
+
 class _PatientTransport(BlockingTransport):
     async def send(self, sending: Sending) -> Answer:
         where = urlsplit(sending.url)
@@ -148,8 +202,8 @@ class _PatientTransport(BlockingTransport):
 class _PatientAdmin(Admin):
     """An `Admin` that prints on standard error what it waits for."""
 
-    def _new_transport(self, timeout_s: float) -> BlockingTransport:
-        return _PatientTransport(timeout_s)
+    def _new_transport(self, timeout_s: float, tls: Security | None) -> BlockingTransport:
+        return _PatientTransport(timeout_s, tls)
 
 
 def with_output(command: Command) -> Command:
@@ -175,11 +229,18 @@ def with_admin(command: Command) -> Command:
         help="URL of the admin interface.",
     )
     @_token
+    @_with_tls
     @with_output
     @wraps(command)
-    def run(show: Output, *args: Any, admin_url: str, token: str | None, **options: Any) -> Any:
+    def run(
+        show: Output,
+        *args: Any,
+        admin_url: str,
+        token: str | None,
+        **options: Any,
+    ) -> Any:
         try:
-            admin = _PatientAdmin(admin_url, token=token)
+            admin = _PatientAdmin(admin_url, token=token, tls=given_tls())
         except ValueError as error:
             raise click.UsageError(str(error)) from error
         return command(show, admin, *args, **options)
@@ -212,6 +273,7 @@ def with_service_and_timeout(command: Command, least_s: float = _LEAST_ANSWER_S)
         help="URL of the service.",
     )
     @_token
+    @_with_tls
     @with_output
     @wraps(command)
     def run(
@@ -223,14 +285,12 @@ def with_service_and_timeout(command: Command, least_s: float = _LEAST_ANSWER_S)
         **options: Any,
     ) -> Any:
         # Most commands don't need the client's modules, which load slowly.
-        from velaray.client.auth import AuthenticationToken
         from velaray.sync.client import Client
 
-        proof = AuthenticationToken(token) if token else None
         with Client(
             service_url,
-            authentication=proof,
             operation_timeout_seconds=max(timeout or _ANSWER_S, least_s),
+            **client_options(token),
         ) as client:
             return command(show, client, *args, timeout=timeout, **options)
 

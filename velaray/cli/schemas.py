@@ -12,10 +12,15 @@ from typing import Any
 import click
 
 from velaray.broker.history import PointInTime
-from velaray.cli.common import DEFAULT_SERVICE_URL, Command, Output, with_admin
+from velaray.cli.common import (
+    DEFAULT_SERVICE_URL,
+    Command,
+    Output,
+    client_options,
+    with_admin,
+)
 from velaray.cli.history import PointInTimeType, time_text
 from velaray.client.admin import Admin, NotFound
-from velaray.client.auth import AuthenticationToken
 from velaray.schemas import SchemaInfo, SchemaType
 from velaray.schemas.compatibility import Known, Rules, Strategy, producer_problems
 from velaray.schemas.json_form import info_from_text
@@ -239,8 +244,7 @@ def check_schema(
     trial = Trial(0, [])
     if against_history and messages:
         info = info_from_text(kind, text, given)
-        proof = AuthenticationToken(service_token) if service_token else None
-        trial = _try(admin, topic, info, messages, service_url, proof)
+        trial = _try(admin, topic, info, messages, service_url, service_token)
     _told(show, found, trial, against_history)
     if not found["compatibility"] or trial.failures:
         raise click.exceptions.Exit(1)
@@ -274,14 +278,14 @@ def _try(
     info: SchemaInfo,
     messages: int,
     service_url: str,
-    proof: AuthenticationToken | None,
+    service_token: str | None,
 ) -> Trial:
     from velaray.offline.schema_trial import reading_fails
     from velaray.sync.client import Client
 
     writers: dict[int, SchemaInfo | None] = {}
     read, failures = 0, []
-    with Client(service_url, authentication=proof) as client:
+    with Client(service_url, **client_options(service_token)) as client:
         for message in _oldest(admin, client, topic, messages):
             raw = message.schema_version()
             version = int.from_bytes(raw, "big") if raw else None

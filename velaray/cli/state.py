@@ -54,7 +54,7 @@ def describe(state: Any) -> dict[str, Any]:
 def _catalog(state: Catalog) -> dict[str, Any]:
     return {
         "clusters": {
-            name: {"serviceUrl": cluster.service_url, "adminUrl": cluster.admin_url}
+            name: {"serviceUrl": cluster.reached_at[0], "adminUrl": cluster.reached_at[1]}
             for name, cluster in sorted(state.clusters.items())
         },
         "tenants": {
