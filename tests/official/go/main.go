@@ -1,5 +1,6 @@
 // Scenarios with Pulsar's Go client, as it is: scenarios NAME SERVICE_URL WORDS...
 //
+// For TLS, SERVICE_URL is "URL;TRUSTED" or "URL;TRUSTED;CERTIFICATE;KEY", with the paths of files.
 // Ends with 0 if what the scenario expects has happened. What a scenario reads from its input and
 // prints, line by line, is said where it is defined.
 package main
@@ -38,10 +39,19 @@ func main() {
 		fmt.Fprintf(os.Stderr, "there is no scenario %q\n", os.Args[1])
 		os.Exit(2)
 	}
-	client, err := pulsar.NewClient(pulsar.ClientOptions{
-		URL:    os.Args[2],
+	where := strings.Split(os.Args[2], ";")
+	options := pulsar.ClientOptions{
+		URL:    where[0],
 		Logger: log.NewLoggerWithSlog(slog.New(slog.NewTextHandler(os.Stderr, nil))),
-	})
+	}
+	if len(where) > 1 {
+		options.TLSTrustCertsFilePath = where[1]
+		options.TLSValidateHostname = true
+	}
+	if len(where) > 2 {
+		options.Authentication = pulsar.NewAuthenticationTLS(where[2], where[3])
+	}
+	client, err := pulsar.NewClient(options)
 	if err == nil {
 		err = scenario(client, os.Args[3:])
 		client.Close()
