@@ -157,6 +157,20 @@ def test_certificates_of_clients_are_checked(
     assert "requires a token" in refused(url, **trust)
 
 
+def test_a_service_info_has_authorities_of_its_own(
+    cluster: LocalCluster, authority: Authority, other: Authority
+) -> None:
+    proof = velaray.AuthenticationToken(token())
+    infos = [
+        velaray.ServiceInfo(cluster.tls_service_url, proof, str(authority.file)),
+        velaray.ServiceInfo(cluster.service_url, proof),
+    ]
+    for chosen in (infos, infos[::-1]):
+        choice = velaray.AutoClusterFailover(chosen[0], chosen[1:])
+        with velaray.Client(choice, tls_trust_certs_file_path=str(other.file)) as client:
+            exchange(client)
+
+
 def test_a_wrong_token_is_refused_by_tls_as_well(
     cluster: LocalCluster, authority: Authority
 ) -> None:
