@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import jwt
 import pytest
 from click.testing import CliRunner, Result
 
@@ -359,20 +358,7 @@ def test_a_kind_without_a_journal_is_refused(run: Run, stored: Path, command: st
     assert "a deleter has no journal" in refused.stderr
 
 
-# -- tokens and start --------------------------------------------------------------
-
-
-def test_tokens_are_created_with_the_secret(run: Run, tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.write_bytes(b"\n" * 32)
-    made = run("tokens", "create", "--secret-file", str(secret), "--subject", "ops").stdout
-    claims = jwt.decode(made.strip(), secret.read_bytes(), algorithms=["HS256"])
-    assert claims == {"sub": "ops"}
-    secret.write_bytes(b"short")
-    weak = run("tokens", "create", "--secret-file", str(secret), "--subject", "ops", code=1)
-    assert "at least 32" in weak.stderr
-    weak = run("start", "--token-secret", str(secret), "--data", str(tmp_path), code=1)
-    assert "at least 32" in weak.stderr
+# -- start -----------------------------------------------------------------------
 
 
 def test_an_address_on_the_network_needs_a_token(run: Run, tmp_path: Path) -> None:
@@ -380,13 +366,6 @@ def test_an_address_on_the_network_needs_a_token(run: Run, tmp_path: Path) -> No
     refused = run("start", "--host", "0.0.0.0", "--data", str(data), code=1)
     assert "--token-secret" in refused.stderr
     assert not data.exists()
-
-
-def test_an_invalid_public_key_is_refused(run: Run, tmp_path: Path) -> None:
-    key = tmp_path / "key.pem"
-    key.write_text("secret")
-    refused = run("start", "--token-public-key", str(key), "--data", str(tmp_path), code=1)
-    assert "no public key in PEM form" in refused.stderr
 
 
 @contextmanager

@@ -64,6 +64,7 @@ LAYERS: dict[str, Layer] = {
         (
             "annotated_types",
             "click",
+            "cryptography",
             "fastavro",
             "google",
             "jwt",

@@ -56,7 +56,14 @@ class MessageError(ValueError):
 
 
 class Value(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
-    """A value with typed fields inside messages and replies."""
+    """A value with typed fields inside messages and replies. Its text shows no token."""
+
+    def __repr__(self) -> str:
+        fields = ", ".join(
+            f"{name}=..." if name == "token" else f"{name}={getattr(self, name)!r}"
+            for name in self.__struct_fields__
+        )
+        return f"{type(self).__name__}({fields})"
 
 
 class Message(Value, tag=True, tag_field="$message"):

@@ -28,7 +28,13 @@ from velaray.journal.objects.ledger_store import ObjectLedgerStore
 from velaray.journal.objects.probe import check_store
 from velaray.journal.offload.place import OFFLOAD, OtherArchive, settle_place
 from velaray.journal.private import make_private, private_opener, tighten
-from velaray.key_files import LEAST_SECRET_BYTES, KeyFileError, read_public_key, read_secret
+from velaray.key_files import (
+    LEAST_SECRET_BYTES,
+    KeyFileError,
+    check_public_key,
+    read_public_key,
+    read_secret,
+)
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.addresses import own_address
 from velaray.topology.config import (
@@ -151,6 +157,11 @@ def _auth(settings: ClusterSettings) -> AuthSettings | None:
         return AuthSettings(secret=read_secret(secret) if isinstance(secret, Path) else secret)
     if isinstance(public_key, Path):
         public_key = read_public_key(public_key)
+    elif public_key is not None:
+        try:
+            check_public_key(public_key)
+        except ValueError as error:
+            raise KeyFileError(f"auth.public_key is no RSA public key: {error}") from error
     return None if public_key is None else AuthSettings(public_key=public_key)
 
 

@@ -27,12 +27,15 @@ class Answer(NamedTuple):
 
 
 class Sending(NamedTuple):
-    """A request: method, URL, headers and body."""
+    """A request: method, URL, headers and body. Its text shows no headers: one holds the token."""
 
     method: str
     url: str
     headers: Mapping[str, str]
     body: bytes | None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.method} {self.url})"
 
 
 class Transport(Protocol):

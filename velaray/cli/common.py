@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import click
+from click.core import ParameterSource
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -127,11 +130,48 @@ _output = click.option(
     show_default=True,
     help="Output format.",
 )
+TokenSource = Callable[[], str]
+"""Returns a token, which may be another one at each call."""
+
+
+def _read_token(given: str) -> str:
+    kind, _, rest = given.partition(":")
+    if kind == "file":
+        return Path(rest.removeprefix("//")).read_text(encoding="utf-8").strip()
+    if kind == "env":
+        return os.environ.get(rest, "")
+    return given.removeprefix("token:")
+
+
+def _token_source(
+    ctx: click.Context, param: click.Parameter, given: str | None
+) -> TokenSource | None:
+    """The source of the token. A token itself is accepted only from the environment: other users
+    see command lines in the list of processes."""
+    if not given:
+        return None
+    if given == "-":
+        return partial(str, sys.stdin.readline().strip())
+    typed = ctx.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
+    if typed and not given.startswith(("file:", "env:")):
+        raise click.BadParameter(
+            "the list of processes would show the token: give file:PATH, env:NAME, or - for a "
+            "line of standard input; or set VELARAY_TOKEN",
+            ctx,
+            param,
+        )
+    return partial(_read_token, given)
+
+
 _token = click.option(
     "--token",
+    "token",
     envvar="VELARAY_TOKEN",
     show_envvar=True,
-    help="JSON web token, if the cluster requires one.",
+    metavar="SOURCE",
+    callback=_token_source,
+    help="Source of the JSON web token, if the cluster requires one: file:PATH, env:NAME, or - for "
+    "a line of standard input. VELARAY_TOKEN has such a source or the token itself.",
 )
 
 
@@ -182,7 +222,7 @@ def _file_option(name: str, text: str) -> Callable[[Command], Command]:
     return click.option(name, type=kind, envvar=variable, show_envvar=True, help=text)
 
 
-def client_options(token: str | None) -> dict[str, Any]:
+def client_options(token: str | TokenSource | None) -> dict[str, Any]:
     """The options of a client: the credentials, which are the token or else the certificate, and
     those of TLS."""
     tls = given_tls()
@@ -236,11 +276,12 @@ def with_admin(command: Command) -> Command:
         show: Output,
         *args: Any,
         admin_url: str,
-        token: str | None,
+        token: TokenSource | None,
         **options: Any,
     ) -> Any:
         try:
-            admin = _PatientAdmin(admin_url, token=token, tls=given_tls())
+            given = None if token is None else token()
+            admin = _PatientAdmin(admin_url, token=given, tls=given_tls())
         except ValueError as error:
             raise click.UsageError(str(error)) from error
         return command(show, admin, *args, **options)
@@ -280,7 +321,7 @@ def with_service_and_timeout(command: Command, least_s: float = _LEAST_ANSWER_S)
         show: Output,
         *args: Any,
         service_url: str,
-        token: str | None,
+        token: TokenSource | None,
         timeout: float | None,
         **options: Any,
     ) -> Any:
