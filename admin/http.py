@@ -20,7 +20,12 @@ from velaray.events.portable import PortableError
 from velaray.journal.errors import JournalError, StorageFull
 from velaray.schemas import InvalidSchemaError
 from velaray.topology.actor_system import ActorSystem
-from velaray.topology.auth import AuthenticationFailed, authenticate, certificate_role
+from velaray.topology.auth import (
+    AuthenticationFailed,
+    Credentials,
+    authenticate,
+    certificate_role,
+)
 from velaray.topology.fan_out import each
 from velaray.topology.messages import ReplyT, Request
 from velaray.topology.rpc import RemoteError, reason_of
@@ -133,7 +138,7 @@ async def check_token(request: web.Request, handler: Handler) -> web.StreamRespo
     try:
         authenticate(
             request.app[ACTOR_SYSTEM].config.auth,
-            token.strip() if scheme.lower() == "bearer" else "",
+            Credentials("token", token if scheme.lower() == "bearer" else ""),
         )
     except AuthenticationFailed as error:
         return _problem(401, str(error), **{"WWW-Authenticate": "Bearer"})

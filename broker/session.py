@@ -9,6 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 from velaray.actors.runtime import Stopped
+from velaray.broker.credential_expiry import CredentialExpiry
 from velaray.topology.auth import (
     HANDLES_METHOD,
     HANDLES_ROLE,
@@ -16,6 +17,8 @@ from velaray.topology.auth import (
     TLS_METHOD,
     TUNNEL_METHOD,
     AuthenticationFailed,
+    Credentials,
+    Identity,
     authenticate,
     certificate_role,
     check_own_proof,
@@ -82,6 +85,7 @@ class Session:
         self.connection: WireConnection
         self.info = ClientInfo()
         self._connected = False
+        self._expiry: CredentialExpiry | None = None
         self.handlers: dict[type, Callable[[Command], object]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -98,6 +102,8 @@ class Session:
         handler = self.handlers.get(type(command))
         if handler is not None:
             handler(command)
+        elif isinstance(command, pb.CommandAuthResponse):
+            self._refresh(command)
         elif hasattr(command, "request_id"):
             name = type(command).__name__
             self.error(command.request_id, pb.NotAllowedError, f"{name} is not served here")
@@ -109,16 +115,16 @@ class Session:
             self.connection.close()
             return
         try:
-            self._authenticate(command)
+            identity = self._authenticate(command)
         except AuthenticationFailed as error:
-            self.error(0, pb.AuthenticationError, str(error))
-            self.connection.close()
+            self._refuse(error)
             return
         self._connected = True
         self.info.read_version(command.client_version)
         if command.proxy_to_broker_url:
             self.on_tunnel(command)
             return
+        self._expiry = CredentialExpiry(self.config.auth, self.connection, identity, command)
         self.connection.send(
             pb.CommandConnected(
                 server_version=server_version(SERVER_VERSION, self.config.data_id),
@@ -130,26 +136,41 @@ class Session:
             )
         )
 
-    def _authenticate(self, command: pb.CommandConnect) -> None:
+    def _refuse(self, error: AuthenticationFailed) -> None:
+        self.error(0, pb.AuthenticationError, str(error))
+        self.connection.close(error)
+
+    def _refresh(self, command: pb.CommandAuthResponse) -> None:
+        """Take over the credentials with which a client answers AUTH_CHALLENGE."""
+        if self._expiry is None:
+            return
+        try:
+            self._expiry.refresh(command)
+        except AuthenticationFailed as error:
+            self._refuse(error)
+
+    def _authenticate(self, command: pb.CommandConnect) -> Identity:
         """Raises `AuthenticationFailed`."""
         data = command.auth_data.decode("utf-8", errors="replace")
         method = command.auth_method_name
         if method in (SYSTEM_METHOD, HANDLES_METHOD):
             check_own_proof(self.config.rpc_key, method, data)
             self.info.is_system = method == SYSTEM_METHOD
-            self.info.role = "" if self.info.is_system else HANDLES_ROLE
+            identity = Identity("" if self.info.is_system else HANDLES_ROLE)
         elif method == TUNNEL_METHOD:
             check_tunnel_proof(self.config.rpc_key, command.original_principal, data)
-            self.info.role = command.original_principal
+            identity = Identity(command.original_principal)
         elif method == TLS_METHOD or self.config.auth is None:
-            self.info.role = certificate_role(self.connection.transport_info("peercert"))
-            self.info.certified = bool(self.info.role)
+            identity = Identity(certificate_role(self.connection.transport_info("peercert")))
+            self.info.certified = bool(identity.role)
             if self.config.auth is not None and not self.info.certified:
                 raise AuthenticationFailed(
                     "no valid certificate with a common name was presented on this connection"
                 )
         else:
-            self.info.role = authenticate(self.config.auth, data)
+            identity = authenticate(self.config.auth, Credentials(method, data))
+        self.info.role = identity.role
+        return identity
 
     def on_tunnel(self, command: pb.CommandConnect) -> None:
         """Refuse to connect the client to another address: only a proxy does that."""
@@ -173,6 +194,8 @@ class Session:
 
     def on_closed(self, connection: WireConnection, error: Exception | None) -> None:
         """Cancel the tasks: the connection is closed, so their answers can't be sent."""
+        if self._expiry is not None:
+            self._expiry.stop()
         for task in list(self._tasks):
             task.cancel()
 

@@ -312,15 +312,18 @@ class Connection:
     def _on_auth_challenge(self, _: pb.CommandAuthChallenge) -> None:
         if self._authentication is None:
             return
-        response = pb.CommandAuthResponse(
-            client_version=self._client_version,
-            protocol_version=PROTOCOL_VERSION,
-            response=pb.AuthData(
-                auth_method_name=self._authentication.method,
-                auth_data=self._authentication.data(),
-            ),
+        try:
+            data = self._authentication.data()
+        except VelarayError as error:
+            self.abort(error)
+            return
+        self.send(
+            pb.CommandAuthResponse(
+                client_version=self._client_version,
+                protocol_version=PROTOCOL_VERSION,
+                response=pb.AuthData(auth_method_name=self._authentication.method, auth_data=data),
+            )
         )
-        self.send(response)
 
     # --- lifetime ---
 

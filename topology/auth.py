@@ -1,11 +1,15 @@
-"""Token authentication: JSON web tokens signed with HS256 or RS256. Also proofs without tokens:
-that a client belongs to this cluster, and that a producer is another cluster's replicator."""
+"""Authentication: from a client's credentials to its role.
+
+Tokens are JSON web tokens signed with HS256 or RS256. Other proofs show that a client belongs to
+this cluster, and that a producer is another cluster's replicator.
+"""
 
 from __future__ import annotations
 
 import hmac
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from velaray.topology.config import AuthSettings
@@ -30,20 +34,40 @@ class AuthenticationFailed(PermissionError):
     """The token is missing, malformed, expired or signed with another key."""
 
 
-def authenticate(settings: AuthSettings | None, token: str) -> str:
-    """The role (``sub`` claim) that ``token`` proves; "" where authentication is off.
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a client presents: the name of a method of authentication, and data for it."""
 
-    White space around a token doesn't count: files of tokens end with a new line.
+    method: str = ""
+    data: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What credentials prove: a role ("" where authentication is off) until a time (seconds since
+    1970; None: for ever)."""
+
+    role: str = ""
+    expires_s: float | None = None
+
+
+def authenticate(settings: AuthSettings | None, credentials: Credentials) -> Identity:
+    """The identity that the credentials prove.
 
     Raises `AuthenticationFailed` with a text that may be shown to the client.
     """
     if settings is None:
-        return ""
-    import jwt  # loads a large library: imported only where tokens are in use
-
-    token = token.strip()
+        return Identity()
+    # White space around a token doesn't count: files of tokens end with a new line.
+    token = credentials.data.strip()
     if not token:
         raise AuthenticationFailed("this cluster requires a token: none was given")
+    return _of_token(settings, token)
+
+
+def _of_token(settings: AuthSettings, token: str) -> Identity:
+    import jwt  # loads a large library: imported only where tokens are in use
+
     key: str | bytes
     if settings.secret is not None:
         key, algorithm = settings.secret, "HS256"
@@ -54,7 +78,10 @@ def authenticate(settings: AuthSettings | None, token: str) -> str:
         claims = jwt.decode(token, key, algorithms=[algorithm], options={"require": ["sub"]})
     except jwt.InvalidTokenError as error:
         raise AuthenticationFailed(f"invalid token: {error}") from error
-    return str(claims["sub"])
+    role = claims["sub"]
+    if not role:
+        raise AuthenticationFailed("invalid token: its subject is empty")
+    return Identity(role, claims.get("exp"))
 
 
 def own_proof(rpc_key: bytes, method: str) -> str:

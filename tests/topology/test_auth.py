@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from velaray.geo.replication.replicator_settings import Remote
-from velaray.topology.auth import AuthenticationFailed, authenticate
+from velaray.topology.auth import AuthenticationFailed, Credentials, Identity, authenticate
 from velaray.topology.config import (
     AuthSettings,
     ClusterConfig,
@@ -38,30 +38,40 @@ def _pair() -> tuple[str, str]:
     )
 
 
+def _role(settings: AuthSettings, token: str) -> str:
+    return authenticate(settings, Credentials("token", token)).role
+
+
 def test_without_settings_clients_have_no_role() -> None:
-    assert authenticate(None, "") == ""
+    assert authenticate(None, Credentials()) == Identity("", None)
+
+
+def test_the_end_of_a_token_is_that_of_the_identity() -> None:
+    token = jwt.encode({"sub": "alice", "exp": 1 << 40}, SECRET, algorithm="HS256")
+    found = authenticate(AuthSettings(secret=SECRET), Credentials("token", token))
+    assert found == Identity("alice", 1 << 40)
 
 
 def test_a_shared_secret() -> None:
     token = jwt.encode({"sub": "alice"}, SECRET, algorithm="HS256")
-    assert authenticate(AuthSettings(secret=SECRET), token) == "alice"
+    assert _role(AuthSettings(secret=SECRET), token) == "alice"
 
 
 def test_white_space_around_a_token_does_not_count() -> None:
     token = jwt.encode({"sub": "alice"}, SECRET, algorithm="HS256")
-    assert authenticate(AuthSettings(secret=SECRET), f" {token}\n") == "alice"
+    assert _role(AuthSettings(secret=SECRET), f" {token}\n") == "alice"
     with pytest.raises(AuthenticationFailed, match="requires a token"):
-        authenticate(AuthSettings(secret=SECRET), " \n")
+        _role(AuthSettings(secret=SECRET), " \n")
 
 
 def test_a_public_key() -> None:
     private, public = _pair()
     token = jwt.encode({"sub": "alice"}, private, algorithm="RS256")
-    assert authenticate(AuthSettings(public_key=public), token) == "alice"
+    assert _role(AuthSettings(public_key=public), token) == "alice"
     other, _ = _pair()
     forged = jwt.encode({"sub": "alice"}, other, algorithm="RS256")
     with pytest.raises(AuthenticationFailed, match="invalid token"):
-        authenticate(AuthSettings(public_key=public), forged)
+        _role(AuthSettings(public_key=public), forged)
 
 
 def test_a_public_key_is_no_shared_secret() -> None:
@@ -71,7 +81,7 @@ def test_a_public_key_is_no_shared_secret() -> None:
     mac = hmac.new(public.encode(), body.encode(), hashlib.sha256).digest()
     forged = f"{body}.{base64.urlsafe_b64encode(mac).rstrip(b'=').decode()}"
     with pytest.raises(AuthenticationFailed, match="invalid token"):
-        authenticate(AuthSettings(public_key=public), forged)
+        _role(AuthSettings(public_key=public), forged)
 
 
 @pytest.mark.parametrize(
@@ -82,13 +92,14 @@ def test_a_public_key_is_no_shared_secret() -> None:
         jwt.encode({"sub": "alice"}, b"another secret that is long enough", algorithm="HS256"),
         jwt.encode({"sub": "alice", "exp": 1}, SECRET, algorithm="HS256"),
         jwt.encode({"name": "alice"}, SECRET, algorithm="HS256"),
+        jwt.encode({"sub": ""}, SECRET, algorithm="HS256"),
         jwt.encode({"sub": "alice"}, None, algorithm="none"),
     ],
-    ids=["none", "garbage", "other secret", "expired", "no subject", "unsigned"],
+    ids=["none", "garbage", "other secret", "expired", "no subject", "empty", "unsigned"],
 )
 def test_bad_tokens(token: str) -> None:
     with pytest.raises(AuthenticationFailed):
-        authenticate(AuthSettings(secret=SECRET), token)
+        _role(AuthSettings(secret=SECRET), token)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
