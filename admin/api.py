@@ -21,6 +21,7 @@ from velaray.admin import migrations as admin_migrations
 from velaray.admin import namespaces as admin_namespaces
 from velaray.admin import offload as admin_offload
 from velaray.admin import openapi as admin_openapi
+from velaray.admin import permissions as admin_permissions
 from velaray.admin import policies as admin_policies
 from velaray.admin import pulls as admin_pulls
 from velaray.admin import replication as admin_replication
@@ -32,7 +33,14 @@ from velaray.admin import topic_reads as admin_topic_reads
 from velaray.admin import topics as admin_topics
 from velaray.admin import transactions as admin_transactions
 from velaray.admin import unsupported as admin_unsupported
-from velaray.admin.binding import bound
+from velaray.admin.authorisation import (
+    GRANTS,
+    guarded,
+    make_grants,
+    right_of,
+    stop_grants,
+)
+from velaray.admin.binding import Route, bound
 from velaray.admin.callers import refuse_foreign_callers
 from velaray.admin.http import ACTOR_SYSTEM, MAX_BODY, answer_errors, check_token
 from velaray.admin.metrics import SCRAPE_LOCK
@@ -47,6 +55,7 @@ _MODULES = (
     admin_clusters,
     admin_tenants,
     admin_namespaces,
+    admin_permissions,
     admin_levels,
     admin_policies,
     admin_replication,
@@ -80,6 +89,11 @@ def groups() -> list[Group]:
     ]
 
 
+def routes_by_module() -> dict[str, tuple[Route, ...]]:
+    """The routes that are served, by the name of the module that lists them."""
+    return {module.__name__: module.ROUTES for module in _MODULES}
+
+
 def admin_app(actor_system: ActorSystem) -> web.Application:
     """The application of the admin interface for the cluster of ``actor_system``."""
     checks = [answer_errors, check_token, refuse_foreign_callers, refuse_unsupported]
@@ -87,11 +101,14 @@ def admin_app(actor_system: ActorSystem) -> web.Application:
     app[ACTOR_SYSTEM] = actor_system
     app[QUOTA_LOCK] = asyncio.Lock()
     app[SCRAPE_LOCK] = asyncio.Lock()
+    app[GRANTS] = make_grants(app)
+    app.on_cleanup.append(stop_grants)
     app[DESCRIPTION] = Description(groups())
-    for group in app[DESCRIPTION].groups:
-        for route in group.routes:
+    for module, routes in routes_by_module().items():
+        for route in routes:
             operation = route.operation
-            app.router.add_route(operation.method, operation.path, bound(route))
+            handler = guarded(right_of(operation, module), bound(route))
+            app.router.add_route(operation.method, operation.path, handler)
     return app
 
 

@@ -23,6 +23,7 @@ from velaray.topology.actor_system import ActorSystem
 from velaray.topology.auth import (
     AuthenticationFailed,
     Credentials,
+    Identity,
     authenticate,
     certificate_role,
 )
@@ -36,6 +37,8 @@ MAX_BODY = 1 << 20
 RETRY_AFTER_S = 1
 
 ACTOR_SYSTEM = web.AppKey("fabric", ActorSystem)
+IDENTITY = web.RequestKey("identity", Identity)
+"""What the caller has proved."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -133,10 +136,12 @@ async def check_token(request: web.Request, handler: Handler) -> web.StreamRespo
     """Answer 401 to requests without a valid token, or a certificate that names a role, if the
     cluster requires tokens."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    if not token and certificate_role(request.get_extra_info("peercert")):
+    role = certificate_role(request.get_extra_info("peercert"))
+    if role and not token:
+        request[IDENTITY] = Identity(role)
         return await handler(request)
     try:
-        authenticate(
+        request[IDENTITY] = authenticate(
             request.app[ACTOR_SYSTEM].config.auth,
             Credentials("token", token if scheme.lower() == "bearer" else ""),
         )

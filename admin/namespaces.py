@@ -28,7 +28,7 @@ from velaray.admin.topic_reads import WHOLE_RANGE
 from velaray.broker.catalog import messages as m
 from velaray.broker.partition.messages import DeleteSubscription, SkipTo, Subscriptions
 from velaray.client.admin import namespaces as operations
-from velaray.client.admin.operations import TEXT, AnyObject, Operation, Texts, reads
+from velaray.client.admin.operations import TEXT, Operation, Texts, reads
 from velaray.events.ids import ActorKey, TopicName, check_local_name
 from velaray.topology.fan_out import each
 from velaray.wire.replication import REPLICATOR_PREFIX
@@ -105,12 +105,6 @@ async def unsubscribe(request: web.Request) -> web.Response:
         request, lambda key, name: actor_system.request(key, DeleteSubscription(name))
     )
     return done()
-
-
-async def permissions(request: web.Request) -> web.Response:
-    """The permissions of roles, always empty: every token holder has full access."""
-    await _policies(request)
-    return answer({})
 
 
 # -- properties --------------------------------------------------------------------
@@ -195,8 +189,6 @@ def _actions() -> Iterator[Route]:
 ROUTES: tuple[Route, ...] = (
     Route(reads(f"{_NAMESPACE}/bundles", Bundles), bundles),
     *_actions(),
-    Route(reads(f"{_NAMESPACE}/permissions", AnyObject), permissions),
-    Route(reads(f"{_NAMESPACE}/permissions/subscription", AnyObject), permissions),
     Route(reads(_PROPERTIES_PATH, Texts), get_properties),
     Route(Operation("PUT", _PROPERTIES_PATH, body=Texts), add_properties),
     Route(Operation("DELETE", _PROPERTIES_PATH), clear_properties),

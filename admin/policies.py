@@ -19,6 +19,8 @@ from pydantic import WithJsonSchema
 from velaray.actors.catalog.policies import (
     OFFLOAD_BYTES,
     OFFLOAD_SECONDS,
+    PERMISSIONS,
+    SUBSCRIPTION_PERMISSIONS,
     SUBSCRIPTION_RATES,
     TABLE,
     Level,
@@ -52,7 +54,7 @@ QUOTA_LOCK = web.AppKey("quota_lock", asyncio.Lock)
 """Held while one entry of a policy that has several is changed."""
 _UNSET = {STRATEGY: "UNDEFINED", OFFLOAD_BYTES: -1, OFFLOAD_SECONDS: -1}
 """What a namespace without a policy answers, where Pulsar's tools need a value."""
-_BY_ENTRY = (QUOTA, SUBSCRIPTION_RATES, "properties")
+_BY_ENTRY = (QUOTA, SUBSCRIPTION_RATES, PERMISSIONS, SUBSCRIPTION_PERMISSIONS, "properties")
 QUOTA_TYPE = Parameter(
     "backlogQuotaType", str, "destination_storage", "destination_storage or message_age."
 )

@@ -115,12 +115,6 @@ async def trim(request: web.Request) -> web.Response:
     return done()
 
 
-async def permissions(request: web.Request) -> web.Response:
-    """The permissions of roles, always empty: every token holder has full access."""
-    await find_target(request)
-    return answer({})
-
-
 async def bundle_range(request: web.Request) -> web.Response:
     """The range of the topic's bundle, which is the namespace's only one."""
     whole_topic_of(request)
@@ -147,7 +141,6 @@ ROUTES: tuple[Route, ...] = (
     Route(reads(f"{TOPIC}/internal-info", AnyObject), internal_info),
     Route(Operation("POST", f"{TOPIC}/createMissedPartitions"), create_missed_partitions),
     Route(Operation("POST", f"{TOPIC}/trim"), trim),
-    Route(reads(f"{TOPIC}/permissions", AnyObject), permissions),
     Route(
         Operation(
             "GET",

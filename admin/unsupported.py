@@ -44,7 +44,6 @@ _FEATURES = {
     r"broker-stats/(mbeans|allocator-stats)": "statistics of a Java process",
     r"clusters/[^/]+/failureDomains": "failure domains: Ray places every actor by itself",
     r"clusters/[^/]+/namespaceIsolationPolicies": "isolation policies of namespaces",
-    r"(namespaces|persistent)/.*/permissions/": "permissions of roles",
     r"namespaces/.*/split": "bundles: every namespace has one",
     r"namespaces/.*/topicHashPositions": "bundles: every namespace has one",
     r"persistent/.*/truncate": "truncating: clear the backlogs, and lower the retention",

@@ -9,11 +9,13 @@ connection stays open for the others.
 from __future__ import annotations
 
 from velaray.actors.machine import Reason
+from velaray.broker.authorisation.grant_watch import GrantWatch
+from velaray.broker.authorisation.revocation import Revocation
 from velaray.broker.client_session import ClientSession
 from velaray.broker.coordinator.coordinator_handlers import Coordinator
 from velaray.broker.partition.session.protocols import HostedPartition
 from velaray.events.ids import TopicName
-from velaray.topology.actor_system import Address
+from velaray.topology.actor_system import ActorSystem, Address
 from velaray.topology.config import ClusterConfig
 from velaray.topology.open_connections import OpenConnections
 from velaray.topology.ports import Listener
@@ -27,6 +29,9 @@ class ClientListener:
 
     def __init__(self, config: ClusterConfig) -> None:
         self.config = config
+        settings = config.roles
+        self.grants = None if settings is None else GrantWatch(settings)
+        self._revocation = Revocation(self._close_revoked)
         self.sessions: OpenConnections[ClientSession] = OpenConnections()
         self._partitions: dict[TopicName, HostedPartition] = {}
         self._topics: dict[TopicName, dict[TopicName, None]] = {}
@@ -55,6 +60,7 @@ class ClientListener:
 
     def add_partition(self, partition: HostedPartition) -> None:
         """Serve a partition, in place of an earlier activation."""
+        self._check_rights(partition.actor_system)
         name = partition.key.topic_name
         self._partitions[name] = partition
         self._topics.setdefault(name.topic, {})[name] = None
@@ -72,12 +78,25 @@ class ClientListener:
 
     def add_coordinator(self, coordinator: Coordinator) -> None:
         """Serve a coordinator, in place of an earlier activation."""
+        self._check_rights(coordinator.actor_system)
         self._coordinators[coordinator.number] = coordinator
 
     def remove_coordinator(self, coordinator: Coordinator) -> None:
         """Serve a coordinator no longer. Idempotent."""
         if self._coordinators.get(coordinator.number) is coordinator:
             del self._coordinators[coordinator.number]
+
+    # -- rights --------------------------------------------------------------------
+
+    def _check_rights(self, actor_system: ActorSystem) -> None:
+        if self.grants is not None:
+            self.grants.ask_by(actor_system)
+            self.grants.on_change = self._revocation.changed
+            self._revocation.start()
+
+    async def _close_revoked(self) -> None:
+        for session in list(self.sessions):
+            await session.close_revoked()
 
     # -- what sessions need --------------------------------------------------------
 
@@ -115,6 +134,9 @@ class ClientListener:
 
     def _end(self) -> None:
         self.sessions.ended = True
+        self._revocation.stop()
+        if self.grants is not None:
+            self.grants.stop()
         self._plain.end()
         if self._tls is not None:
             self._tls.end()

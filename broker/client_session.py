@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol
 
+from velaray.broker.authorisation.grant_watch import GrantWatch
 from velaray.broker.coordinator.coordinator_handlers import CoordinatorHandlers, LocalCoordinators
 from velaray.broker.partition.channel.consumer import ChannelConsumer
 from velaray.broker.partition.session.acknowledgements import AcknowledgementHandlers
@@ -35,6 +36,7 @@ class LocalActors(LocalPartitions, LocalCoordinators, Protocol):
     """The actors of the host that clients use, and the register of sessions."""
 
     sessions: OpenConnections[ClientSession]
+    grants: GrantWatch | None
 
 
 class ClientSession(Session):
@@ -42,7 +44,7 @@ class ClientSession(Session):
     host, and transactions of any of its coordinators."""
 
     def __init__(self, actors: LocalActors) -> None:
-        super().__init__(actors.config)
+        super().__init__(actors.config, actors.grants)
         self._registry = actors.sessions
         self._producer_table, self._consumer_table = ProducerTable(), ConsumerTable()
         self._producers = ProducerHandlers(self, actors, self._producer_table)
@@ -102,6 +104,21 @@ class ClientSession(Session):
         self._subscriptions.drop_sought()
         self._coordinators.on_closed()
         self._registry.discard(self)
+
+    async def close_revoked(self) -> None:
+        """Close the producers and consumers whose rights were revoked. The answer to their next
+        attempt says so. Raises what calls of actors raise."""
+        if self.gate is None:
+            return
+        for producer in list(self._producer_table.connected.values()):
+            allowed = await self.gate.may_produce(producer.partition.key.topic_name)
+            if not allowed and self._producer_table.has(producer):
+                self._producers.send_home(producer)
+        for each in self._consumer_table:
+            topic, subscription = each.partition.key.topic_name, each.channel.name
+            allowed = await self.gate.may_consume(topic, subscription)
+            if not allowed and self._consumer_table.get(each.consumer.consumer_id) is each:
+                self._consumers.send_home(each)
 
     # -- requests ------------------------------------------------------------------
 

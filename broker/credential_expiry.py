@@ -66,12 +66,22 @@ class CredentialExpiry:
         self._connection.close(AuthenticationFailed("the client's credentials have expired"))
 
     def refresh(self, response: pb.CommandAuthResponse) -> None:
-        """Take fresh credentials over. Raises `AuthenticationFailed` if they aren't valid or prove
-        another role: rights that were checked before belong to the first one."""
+        """Take over the credentials with which a client answers AUTH_CHALLENGE.
+
+        The connection is closed if they aren't valid, or if they prove another role: rights that
+        were checked before belong to the first one.
+        """
         given = response.response
         data = given.auth_data.decode("utf-8", errors="replace")
-        identity = authenticate(self._settings, Credentials(given.auth_method_name, data))
-        if identity.role != self._identity.role:
-            raise AuthenticationFailed("fresh credentials must prove the same role")
+        try:
+            identity = authenticate(self._settings, Credentials(given.auth_method_name, data))
+            if identity.role != self._identity.role:
+                raise AuthenticationFailed("fresh credentials must prove the same role")
+        except AuthenticationFailed as error:
+            self._connection.send(
+                pb.CommandError(request_id=0, error=pb.AuthenticationError, message=str(error))
+            )
+            self._connection.close(error)
+            return
         self._identity = identity
         self._wait()

@@ -16,7 +16,7 @@ from typing import Any
 
 from velaray.actors.catalog.state import Scope
 from velaray.broker.actor_peer import Actor, ActorPeer
-from velaray.broker.catalog.messages import EndWatch, PoliciesChanged, Watch
+from velaray.broker.catalog.messages import EndWatch, GrantsChanged, PoliciesChanged, Watch
 from velaray.events.ids import ActorKey, TopicName
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.config import ClusterConfig
@@ -34,6 +34,17 @@ class Watchers:
 
     def __init__(self) -> None:
         self._topics: dict[RpcConnection, dict[TopicName, Scope]] = {}
+        self._of_grants: dict[RpcConnection, None] = {}
+
+    def add_of_grants(self, rpc_connection: RpcConnection) -> None:
+        """Add a process, at the other end, that checks the rights of clients."""
+        self._of_grants[rpc_connection] = None
+
+    def tell_grants(self, changed: Scope) -> None:
+        """Notify the processes that check rights of a durable change of grants."""
+        notice = GrantsChanged(changed.tenant, changed.namespace, changed.topic)
+        for rpc_connection in self._of_grants:
+            rpc_connection.tell(notice)
 
     def add(self, rpc_connection: RpcConnection, topic: TopicName) -> None:
         """Add a partition of the host at the other end, which applies the policies of ``topic``."""
@@ -44,8 +55,9 @@ class Watchers:
         self._topics.get(rpc_connection, {}).pop(topic, None)
 
     def remove(self, rpc_connection: RpcConnection) -> None:
-        """Remove all partitions of a host: its connection is closed."""
+        """Remove all that watch over a connection, which is closed."""
         self._topics.pop(rpc_connection, None)
+        self._of_grants.pop(rpc_connection, None)
 
     def partitions(self) -> set[TopicName]:
         """The partitions that watch."""

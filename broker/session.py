@@ -9,6 +9,8 @@ from importlib.metadata import version
 from typing import Any
 
 from velaray.actors.runtime import Stopped
+from velaray.broker.authorisation.gate import Gate, roles_of
+from velaray.broker.authorisation.grant_watch import GrantWatch
 from velaray.broker.credential_expiry import CredentialExpiry
 from velaray.topology.auth import (
     HANDLES_METHOD,
@@ -46,7 +48,8 @@ class ClientInfo:
     version: str = ""
     """The name and version of the client's program."""
     role: str = ""
-    """The role that the client's token or certificate names; "" without authentication."""
+    """The role that the client's token or certificate proves, or that a proxy has named; "" without
+    authentication."""
     certified: bool = False
     """Whether the certificate names the role."""
     is_system: bool = False
@@ -80,8 +83,12 @@ class Session:
     A handler never blocks: it runs work that waits as a task of the session (`spawn`).
     """
 
-    def __init__(self, config: ClusterConfig) -> None:
+    def __init__(self, config: ClusterConfig, grants: GrantWatch | None = None) -> None:
+        """``grants`` decides on rights; it is needed if the cluster has authorisation."""
         self.config = config
+        self._grants = grants
+        self.gate: Gate | None = None
+        """Checks the client's rights; None: it may do everything."""
         self.connection: WireConnection
         self.info = ClientInfo()
         self._connected = False
@@ -100,10 +107,12 @@ class Session:
             self._connect(command)
             return
         handler = self.handlers.get(type(command))
-        if handler is not None:
+        if handler is not None and self.gate is not None:
+            self.gate.pass_on(command, handler)
+        elif handler is not None:
             handler(command)
-        elif isinstance(command, pb.CommandAuthResponse):
-            self._refresh(command)
+        elif isinstance(command, pb.CommandAuthResponse) and self._expiry is not None:
+            self._expiry.refresh(command)
         elif hasattr(command, "request_id"):
             name = type(command).__name__
             self.error(command.request_id, pb.NotAllowedError, f"{name} is not served here")
@@ -117,7 +126,8 @@ class Session:
         try:
             identity = self._authenticate(command)
         except AuthenticationFailed as error:
-            self._refuse(error)
+            self.error(0, pb.AuthenticationError, str(error))
+            self.connection.close(error)
             return
         self._connected = True
         self.info.read_version(command.client_version)
@@ -136,19 +146,6 @@ class Session:
             )
         )
 
-    def _refuse(self, error: AuthenticationFailed) -> None:
-        self.error(0, pb.AuthenticationError, str(error))
-        self.connection.close(error)
-
-    def _refresh(self, command: pb.CommandAuthResponse) -> None:
-        """Take over the credentials with which a client answers AUTH_CHALLENGE."""
-        if self._expiry is None:
-            return
-        try:
-            self._expiry.refresh(command)
-        except AuthenticationFailed as error:
-            self._refuse(error)
-
     def _authenticate(self, command: pb.CommandConnect) -> Identity:
         """Raises `AuthenticationFailed`."""
         data = command.auth_data.decode("utf-8", errors="replace")
@@ -156,10 +153,12 @@ class Session:
         if method in (SYSTEM_METHOD, HANDLES_METHOD):
             check_own_proof(self.config.rpc_key, method, data)
             self.info.is_system = method == SYSTEM_METHOD
-            identity = Identity("" if self.info.is_system else HANDLES_ROLE)
-        elif method == TUNNEL_METHOD:
-            check_tunnel_proof(self.config.rpc_key, command.original_principal, data)
-            identity = Identity(command.original_principal)
+            self.info.role = "" if self.info.is_system else HANDLES_ROLE
+            return Identity(self.info.role)
+        original = command.original_principal
+        if method == TUNNEL_METHOD:
+            check_tunnel_proof(self.config.rpc_key, original, data)
+            identity, original = Identity(original), ""
         elif method == TLS_METHOD or self.config.auth is None:
             identity = Identity(certificate_role(self.connection.transport_info("peercert")))
             self.info.certified = bool(identity.role)
@@ -169,7 +168,10 @@ class Session:
                 )
         else:
             identity = authenticate(self.config.auth, Credentials(method, data))
-        self.info.role = identity.role
+        if self._grants is not None:
+            roles = roles_of(self._grants.settings, identity.role, original)
+            self.gate = Gate(self, self._grants, roles)
+        self.info.role = identity.role if self.gate is None else self.gate.roles[-1]
         return identity
 
     def on_tunnel(self, command: pb.CommandConnect) -> None:

@@ -13,6 +13,7 @@ from velaray.actors.catalog.policies import POLICIES, TABLE, InvalidPolicyError,
 
 TESTS = Path(__file__).parent
 _APPLY = "topology/test_policies_apply.py"
+_RIGHTS = "security/test_authorisation.py"
 _MAINTENANCE = "topology/test_maintenance.py"
 _SCHEMAS = "topology/test_schemas.py"
 _RATES = "official/test_dispatch_rates.py"
@@ -73,6 +74,9 @@ EFFECTS = {
         "test_producers_beyond_the_limit_are_refused_until_it_is_raised",
     ),
     "subscriptionTypesEnabled": (_APPLY, "test_only_enabled_types_of_subscription_connect"),
+    "permissions": (_RIGHTS, "test_an_action_is_granted_and_revoked"),
+    "permissionsOnSubscriptions": (_RIGHTS, "test_a_subscription_is_reserved_for_roles"),
+    "subscriptionAuthMode": (_RIGHTS, "test_names_of_subscriptions_may_be_tied_to_roles"),
     "maxConsumersPerTopic": (_APPLY, _CONSUMERS),
     "maxConsumersPerSubscription": (_APPLY, _CONSUMERS),
     "maxSubscriptionsPerTopic": (_APPLY, "test_subscriptions_beyond_the_limit_are_refused"),

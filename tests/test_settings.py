@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from enum import Enum
 from pathlib import Path
@@ -66,6 +66,10 @@ VALUES: Mapping[str, tuple[str, str, str]] = {
     "offload": ("file:///a", "s3://a/b", "gs://c"),
     "token_secret": ("a.key", "b.key", "c.key"),
     "token_public_key": ("a.key", "b.key", "c.key"),
+    "authorisation": ("true", "false", "true"),
+    "superusers": ("a", "b c", "c d"),
+    "proxy_roles": ("a", "b c", "c d"),
+    "anonymous_role": ("a", "b", "c"),
     "replication_secret": ("a.key", "b.key", "c.key"),
     "tls_cert": ("a.key", "b.key", "c.key"),
     "tls_key": ("a.key", "b.key", "c.key"),
@@ -267,7 +271,9 @@ def test_the_arguments_of_start_are_the_settings() -> None:
     assert {hints[key] for key in files} == {Path | None}
     for key in hints.keys() - files - {"auth", "advertise", "listeners", "replication_secret"}:
         kind = type_of(key)
-        if key == "port_range":
+        if key in ("superusers", "proxy_roles"):
+            assert hints[key] == Sequence[str]
+        elif key == "port_range":
             assert hints[key] == SETTINGS[key].annotation
         elif issubclass(kind, Enum):
             assert hints[key] is str

@@ -60,6 +60,8 @@ def authenticate(settings: AuthSettings | None, credentials: Credentials) -> Ide
         return Identity()
     # White space around a token doesn't count: files of tokens end with a new line.
     token = credentials.data.strip()
+    if not token and settings.anonymous_role:
+        return Identity(settings.anonymous_role)
     if not token:
         raise AuthenticationFailed("this cluster requires a token: none was given")
     return _of_token(settings, token)

@@ -25,11 +25,22 @@ class PartitionSync(StrEnum):
 class AuthSettings:
     """Token (JWT) authentication: exactly one of the two keys is set.
 
-    ``secret`` verifies HS256 tokens; ``public_key`` (PEM text) verifies RS256 tokens.
+    ``secret`` verifies HS256 tokens; ``public_key`` (PEM text) verifies RS256 tokens. Clients
+    without credentials have the ``anonymous_role`` ("": they are refused).
     """
 
     secret: bytes | None = field(default=None, repr=False)
     public_key: str | None = None
+    anonymous_role: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorisationSettings:
+    """The roles with special rights: ``superusers`` may do everything, ``proxy_roles`` speak for
+    other roles, and need their rights as well as their own."""
+
+    superusers: frozenset[str] = frozenset()
+    proxy_roles: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +50,8 @@ class ClusterConfig:
     ``listeners``: service URLs by listener name. Clients that name a listener connect through a
     tunnel, whether or not all clients do; its URL is the proxy's address in the network of these
     clients.
+
+    Without ``roles`` every client may do everything.
 
     ``incarnation`` counts the starts of clusters on ``data_dir``: an actor of an older start
     refuses to serve (see `velaray.topology.ownership`). ``rpc_key`` is a secret of the cluster's
@@ -76,6 +89,7 @@ class ClusterConfig:
     service_port: int = 6650
     admin_port: int = 8080
     auth: AuthSettings | None = None
+    roles: AuthorisationSettings | None = None
     passivate_after_s: float = 300.0
     max_message_size: int = 5 << 20
     tunnel: bool = False

@@ -116,6 +116,11 @@ def _advertised(given: Any) -> Any:
     return found
 
 
+def _names(given: Any) -> Any:
+    """Several names, from a list or from one text with spaces."""
+    return tuple(given.split()) if isinstance(given, str) else given
+
+
 def _port_range(given: Any) -> Any:
     """The two ports of FIRST-LAST."""
     if not isinstance(given, str):
@@ -271,6 +276,50 @@ class ClusterSettings(BaseModel):
             key_file=True,
         ),
     ] = None
+    authorisation: Annotated[
+        bool,
+        About(
+            SECURITY,
+            "Check what roles may do, if the cluster requires tokens. Without it every valid token "
+            "allows everything.",
+        ),
+    ] = True
+    superusers: Annotated[
+        tuple[str, ...],
+        BeforeValidator(_names),
+        About(
+            SECURITY,
+            "Role that may do everything. May be repeated.",
+            option="--superuser",
+            metavar="ROLE",
+            form="roles",
+            several=True,
+        ),
+    ] = ("admin",)
+    proxy_roles: Annotated[
+        tuple[str, ...],
+        BeforeValidator(_names),
+        About(
+            SECURITY,
+            "Role of a proxy, such as Pulsar's: it names the role of its client, and both need the "
+            "rights. May be repeated.",
+            option="--proxy-role",
+            metavar="ROLE",
+            form="roles",
+            unset="none",
+            several=True,
+        ),
+    ] = ()
+    anonymous_role: Annotated[
+        str,
+        About(
+            SECURITY,
+            "Role of clients that present no credentials.",
+            metavar="ROLE",
+            form="a role",
+            unset="they are refused",
+        ),
+    ] = ""
     replication_secret: Annotated[
         bytes | FilePath,
         About(
@@ -471,6 +520,8 @@ class ClusterSettings(BaseModel):
         if self.token_secret is not None and self.token_public_key is not None:
             raise _conflict("token_secret", "excludes token_public_key: give one of them")
         self._check_tls()
+        if self.anonymous_role and self.anonymous_role in (*self.superusers, *self.proxy_roles):
+            raise _conflict("anonymous_role", "is the role of everybody: give it no other rights")
         for key in ("ray_address", "placement", "hosts"):
             if self.local and key in self.model_fields_set and getattr(self, key) is not None:
                 raise _conflict(key, "is about Ray, which --local doesn't use")
@@ -611,14 +662,15 @@ def settings_of(options: Mapping[str, Any], **more: Any) -> ClusterSettings:
 
 def as_text(value: Any) -> str:
     """A value of ``model_dump(mode="json")`` as an option or a variable has it; "-" for none."""
-    if value is None or value in ("", {}):
+    if value is None or value in ("", {}, []):
         return "-"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, list):
-        return "-".join(map(str, value))
+        numbers = all(isinstance(each, int) for each in value)
+        return ("-" if numbers else " ").join(map(str, value))
     if isinstance(value, dict):
         return " ".join(f"{name}={each}" for name, each in value.items())
     return str(value)

@@ -11,9 +11,10 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypedDict, cast
 
@@ -38,6 +39,7 @@ from velaray.key_files import (
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.addresses import own_address
 from velaray.topology.config import (
+    AuthorisationSettings,
     AuthSettings,
     ClusterConfig,
     advertised_names,
@@ -47,7 +49,7 @@ from velaray.topology.ownership import OtherCluster, Superseded, data_id_of, tak
 from velaray.topology.ports import PortUnavailable, hold_ports
 from velaray.topology.stores import is_object_store, open_store
 from velaray.topology.tls import check_files
-from velaray.topology.tls_settings import TlsSettings
+from velaray.topology.tls_settings import ClientAuth, TlsSettings
 
 if TYPE_CHECKING:
     from velaray.settings import ClusterSettings
@@ -69,6 +71,10 @@ class ClusterOptions(TypedDict, total=False):
     service_port: int
     admin_port: int
     auth: AuthSettings | None
+    authorisation: bool
+    superusers: Sequence[str]
+    proxy_roles: Sequence[str]
+    anonymous_role: str
     tunnel: bool
     listeners: Mapping[str, str] | None
     passivate_after_s: float
@@ -104,7 +110,11 @@ class RayOptions(ClusterOptions, total=False):
 
 
 _TLS = {key for key in ClusterOptions.__annotations__ if key.startswith("tls_")}
-_SAME = ClusterOptions.__annotations__.keys() - _TLS - {"auth", "replication_secret"}
+_SAME = (
+    ClusterOptions.__annotations__.keys()
+    - _TLS
+    - {"anonymous_role", "auth", "authorisation", "proxy_roles", "replication_secret", "superusers"}
+)
 """The settings that actors receive as they are."""
 
 
@@ -119,11 +129,15 @@ def configured(data_dir: str, settings: ClusterSettings) -> ClusterConfig:
     no address in the network, `ClusterError` if there is no free port.
     """
     values: dict[str, Any] = {key: getattr(settings, key) for key in _SAME}
-    values["auth"] = _auth(settings)
+    values["auth"] = auth = _auth(settings)
     values["replication_secret"] = _replication_secret(settings.replication_secret)
     host = own_address(settings.host)
     values["tls"] = tls = _tls(settings, host)
-    check_binding(host, values["auth"], tls)
+    check_binding(host, auth, tls)
+    names_clients = tls is not None and tls.client_auth is ClientAuth.REQUIRED
+    if settings.authorisation and (auth is not None or names_clients):
+        special = frozenset(settings.superusers), frozenset(settings.proxy_roles)
+        values["roles"] = AuthorisationSettings(*special)
     values["advertise"] = advertised_names(settings.host, settings.advertise)
     for name in ("service_port", "admin_port"):
         values[name] = values[name] or free_port(host)
@@ -152,6 +166,11 @@ def _tls(settings: ClusterSettings, host: str) -> TlsSettings | None:
 
 
 def _auth(settings: ClusterSettings) -> AuthSettings | None:
+    found = _keys(settings)
+    return None if found is None else replace(found, anonymous_role=settings.anonymous_role)
+
+
+def _keys(settings: ClusterSettings) -> AuthSettings | None:
     secret, public_key = settings.token_secret, settings.token_public_key
     if secret is not None:
         return AuthSettings(secret=read_secret(secret) if isinstance(secret, Path) else secret)

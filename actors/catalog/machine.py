@@ -51,6 +51,13 @@ from velaray.actors.catalog.deleted_topics import (
     evolve_restored,
     newest_deleted_topic,
 )
+from velaray.actors.catalog.grants import (
+    GrantActions,
+    GrantSubscription,
+    RevokeActions,
+    RevokeSubscription,
+    changed_policy,
+)
 from velaray.actors.catalog.inbound_replication import PULL_FROM, pull_problem
 from velaray.actors.catalog.migration_target import EndIncomingMigration, ExpectTenant
 from velaray.actors.catalog.migrations import (
@@ -410,7 +417,9 @@ def _held(state: Catalog, command: Any) -> Refusal | None:
             # After the switch the refusal names the new home.
             switched = at_home and topic.tenant in state.homes
             return None if switched else is_closed(state, topic.tenant)
-        case SetPolicy(scope) | RemovePolicy(scope):
+        case SetPolicy(scope) | RemovePolicy(scope) | GrantActions(scope) | RevokeActions(scope):
+            return is_closed(state, scope.tenant)
+        case GrantSubscription(scope) | RevokeSubscription(scope):
             return is_closed(state, scope.tenant)
     return None
 
@@ -475,6 +484,11 @@ def _decide(state: Catalog, command: Any, now_ms: int) -> Decision:
             return _set_policy(state, scope, name, value)
         case RemovePolicy(scope, name):
             return _remove_policy(state, scope, name)
+        case GrantActions() | RevokeActions() | GrantSubscription() | RevokeSubscription():
+            name, changed = changed_policy(state, command)
+            if changed is None:
+                return _remove_policy(state, command.scope, name)
+            return _set_policy(state, command.scope, name, changed)
     raise TypeError(f"not a catalog's command: {command!r}")
 
 

@@ -38,6 +38,13 @@ OFFLOAD_SECONDS = "offloadThresholdInSeconds"
 OFFLOAD_LAG = "offloadDeletionLagMs"
 SUBSCRIPTION_TYPES = "subscriptionTypesEnabled"
 """The policy that has the types of subscription that may be used, with the protocol's names."""
+PERMISSIONS = "permissions"
+"""The policy that has the actions that roles may take, by role."""
+SUBSCRIPTION_PERMISSIONS = "permissionsOnSubscriptions"
+"""The policy that has the only roles that may use a subscription, by subscription."""
+SUBSCRIPTION_AUTH_MODE = "subscriptionAuthMode"
+"""The policy that ties the names of subscriptions to roles."""
+BY_PREFIX = "Prefix"
 NO_ISOLATION, DEDICATED = "none", "dedicated"
 
 
@@ -125,6 +132,8 @@ _DEAD_LETTER = Record(
     {"maxRedeliverCount": Whole(1)},
     {"deadLetterTopic": Text(), "initialSubscriptionName": Text()},
 )
+ACTIONS = ("produce", "consume", "functions", "packages", "sinks", "sources")
+"""The actions that can be granted. The last four have no effect: velaray has no such services."""
 _ALL = Level.CLUSTER | Level.NAMESPACE | Level.TOPIC
 _WIDE = Level.CLUSTER | Level.NAMESPACE
 _NARROW = Level.NAMESPACE | Level.TOPIC
@@ -133,6 +142,7 @@ _SCHEMAS = "broker.schema_registry.schema_calls:schema_policies"
 _SUBSCRIPTIONS = "broker.partition.subscriptions:Subscriptions"
 _DISPATCHER = "broker.subscription.dispatcher:SubscriptionDispatcher"
 _RATES = "broker.partition.channel.throttle:DispatchRates"
+_AUTHORISATION = "broker.authorisation.grants:Grants"
 _BOOKKEEPER = "the journal keeps its ledgers in files, without BookKeeper"
 _OFFLOADER = "broker.partition.offloader:Offloader"
 _OFFLOAD = (
@@ -433,6 +443,35 @@ _ROWS = (
         _OFFLOADER,
         in_every_answer=False,
     ),
+    Policy(
+        PERMISSIONS,
+        ByName(ListOf(OneOf(ACTIONS))),
+        _NARROW,
+        None,
+        "Actions that roles may take, by role. A role has the actions of the namespace and of the "
+        "topic. `velaray permissions` changes those of one role.",
+        _AUTHORISATION,
+        in_every_answer=False,
+    ),
+    Policy(
+        SUBSCRIPTION_PERMISSIONS,
+        ByName(ListOf(Text())),
+        Level.NAMESPACE,
+        None,
+        "The only roles that may use a subscription, by subscription. Every role that may consume "
+        "may use any other subscription.",
+        _AUTHORISATION,
+        in_every_answer=False,
+    ),
+    Policy(
+        SUBSCRIPTION_AUTH_MODE,
+        OneOf(("None", BY_PREFIX)),
+        Level.NAMESPACE,
+        "None",
+        "With Prefix, the name of a role's subscription begins with the role and a dash.",
+        _AUTHORISATION,
+        in_every_answer=False,
+    ),
     _not_applied(
         "deduplicationSnapshotInterval",
         Nothing(),
@@ -536,14 +575,6 @@ _ROWS = (
         False,
         "Whether producers must encrypt.",
         "producers choose it",
-    ),
-    _not_applied(
-        "subscriptionAuthMode",
-        Nothing(),
-        Level.NAMESPACE,
-        "None",
-        "Which subscriptions a role may use.",
-        "there are no permissions of roles",
     ),
     _not_applied(
         "migration",

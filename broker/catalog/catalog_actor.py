@@ -23,7 +23,7 @@ from velaray.actors.catalog.state import (
 from velaray.actors.machine import Reason, Refusal
 from velaray.broker.actor_messages import ACTOR_REQUESTS, Describe
 from velaray.broker.catalog import messages as m
-from velaray.broker.catalog.commands import command_of, scope_of
+from velaray.broker.catalog.commands import changed_grants, command_of, scope_of
 from velaray.broker.catalog.migrations import MakeMigrations
 from velaray.broker.catalog.queries import CERTAIN, QUERIES, TIMED_QUERIES, describe
 from velaray.broker.catalog.scheduled_activation import ScheduledActivation
@@ -166,10 +166,12 @@ class CatalogActor(JournaledActor):
                 await asyncio.sleep(self.config.maintenance_s)
 
     async def answer(self, rpc_connection: RpcConnection, request: Request[Any]) -> Any:
-        """Answer a request; `Watch` also subscribes the connection to changes."""
+        """Answer a request; `Watch` and `WatchGrants` also subscribe the connection to changes."""
         if isinstance(request, m.Watch):
             self._watchers.add(rpc_connection, TopicName.parse(request.topic))
             request = m.Serving(request.topic, request.incarnation)
+        elif isinstance(request, m.WatchGrants):
+            self._watchers.add_of_grants(rpc_connection)
         return await self.handle(request)
 
     async def handle(self, request: Message) -> Any:
@@ -191,10 +193,12 @@ class CatalogActor(JournaledActor):
             case Refusal(reason, message):
                 raise RemoteError(reason, message)
             case Ensured(topic, created):
+                self._notify_of_grants(request)
                 return {**describe(topic), "created": created}
             case Done(changed):
                 if changed:
                     self._notify(request)
+                    self._notify_of_grants(request)
                 return {"changed": changed}
         raise TypeError(f"unexpected reply {reply!r} to {request!r}")
 
@@ -219,6 +223,11 @@ class CatalogActor(JournaledActor):
             case m.BeginMigration() | m.AdvanceMigration() | m.RollBackMigration():
                 self._watchers.tell_tenant(request.tenant)
                 self.migrations.changed(request.tenant)
+
+    def _notify_of_grants(self, request: Message) -> None:
+        changed = changed_grants(request)
+        if changed is not None:
+            self._watchers.tell_grants(changed)
 
     def idle(self) -> bool:
         """Never: look-ups need the catalog at once."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from velaray.actors.catalog import clusters, machine, migration_target, migrations
+from velaray.actors.catalog import clusters, grants, machine, migration_target, migrations
 from velaray.actors.catalog import state as queries
 from velaray.actors.catalog.deleted_topics import BeginPurge, EndPurge, UndeleteTopic
 from velaray.actors.catalog.state import Scope
@@ -33,7 +33,10 @@ def _fields(request: Message) -> dict[str, Any]:
 
 def command_of(request: Message) -> Any | None:
     """The command to decide; None for a query. Raises `InvalidNameError`."""
-    return _of_clusters_and_tenants(request) or _of_topics(request) or _of_migrations(request)
+    for part in (_of_clusters_and_tenants, _of_topics, _of_grants, _of_migrations):
+        if (command := part(request)) is not None:
+            return command
+    return None
 
 
 def _of_clusters_and_tenants(request: Message) -> Any | None:
@@ -88,6 +91,36 @@ def _of_topics(request: Message) -> Any | None:
             return machine.SetPolicy(scope, request.name, request.value)
         case m.RemovePolicy():
             return machine.RemovePolicy(scope_of(request.topic, request.namespace), request.name)
+    return None
+
+
+def _of_grants(request: Message) -> Any | None:
+    match request:
+        case m.GrantActions(role, actions):
+            scope = scope_of(request.topic, request.namespace)
+            return grants.GrantActions(scope, role, actions)
+        case m.RevokeActions():
+            return grants.RevokeActions(scope_of(request.topic, request.namespace), request.role)
+        case m.GrantSubscription(namespace, subscription, roles):
+            return grants.GrantSubscription(scope_of(None, namespace), subscription, roles)
+        case m.RevokeSubscription(namespace, subscription, role):
+            return grants.RevokeSubscription(scope_of(None, namespace), subscription, role)
+    return None
+
+
+def changed_grants(request: Message) -> Scope | None:
+    """The scope whose grants may differ after a request; None if none do."""
+    match request:
+        case m.CreateTenant() | m.UpdateTenant() | m.DeleteTenant():
+            return Scope(request.tenant)
+        case m.DeleteNamespace() | m.GrantSubscription() | m.RevokeSubscription():
+            return scope_of(None, request.namespace)
+        case m.DeleteTopic() | m.UndeleteTopic():
+            return scope_of(request.topic, None)
+        case m.GrantActions() | m.RevokeActions():
+            return scope_of(request.topic, request.namespace)
+        case m.SetPolicy() | m.RemovePolicy() if request.name in grants.GRANT_POLICIES:
+            return scope_of(request.topic, request.namespace)
     return None
 
 

@@ -173,6 +173,39 @@ class EndPurge(Request[Row]):
     incarnation: int
 
 
+class GrantActions(Request[Row]):
+    """Let a role take these actions, and no others, on a topic, or else a namespace."""
+
+    role: str
+    actions: tuple[str, ...]
+    topic: str | None = None
+    namespace: str | None = None
+
+
+class RevokeActions(Request[Row]):
+    """Let a role take no action on a topic, or else a namespace."""
+
+    role: str
+    topic: str | None = None
+    namespace: str | None = None
+
+
+class GrantSubscription(Request[Row]):
+    """Let only these roles, and those of earlier grants, use a subscription."""
+
+    namespace: str
+    subscription: str
+    roles: tuple[str, ...]
+
+
+class RevokeSubscription(Request[Row]):
+    """Take a role off the list of a subscription."""
+
+    namespace: str
+    subscription: str
+    role: str
+
+
 class SetPolicy(Request[Row]):
     """Set a policy, as JSON, of a topic, a namespace or the cluster."""
 
@@ -304,6 +337,15 @@ class Watch(Request[Row]):
     incarnation: int
 
 
+class WatchGrants(Request[Row]):
+    """What is granted to roles in a tenant, a namespace or a topic; the connection gets
+    `GrantsChanged` after every change from then on."""
+
+    tenant: str
+    namespace: str = ""
+    topic: str = ""
+
+
 class Policies(Request[Row]):
     """The policies of a topic, a namespace or the cluster; ``effective``: with those of wider
     scopes and the defaults."""
@@ -378,3 +420,12 @@ class PoliciesChanged(Message):
     """Something in the answer to `Watch` for a topic may have changed: ask again."""
 
     topic: str
+
+
+class GrantsChanged(Message):
+    """Answers to `WatchGrants` of a tenant, of a namespace or of a topic, and of what is in it, may
+    have changed: ask again."""
+
+    tenant: str
+    namespace: str = ""
+    topic: str = ""

@@ -14,6 +14,7 @@ from velaray.actors.catalog.clusters import (
     remotes_of,
     replication_problem,
 )
+from velaray.actors.catalog.grants import grants_at
 from velaray.actors.catalog.inbound_replication import PULL_FROM, pulled_from
 from velaray.actors.catalog.migration_state import Migration
 from velaray.actors.catalog.migrations import current, decide_begin, target_of
@@ -171,6 +172,10 @@ def _policies(state: Catalog, request: m.Policies) -> Any:
     return dict(queries.own_policies(state, scope))
 
 
+def _grants(state: Catalog, request: m.WatchGrants) -> dict[str, Any]:
+    return grants_at(state, Scope(request.tenant, request.namespace, request.topic))
+
+
 def _deleted_topics(state: Catalog, request: m.DeletedTopics, now_ms: int) -> Any:
     """The deleted topics of a name, or all; ``due``: their purge may begin."""
     name = TopicName.parse(request.topic).topic if request.topic else None
@@ -302,6 +307,7 @@ QUERIES: Mapping[type[Message], Callable[[Catalog, Any], Any]] = {
     m.Topic: _one_topic,
     m.Serving: _serving,
     m.Policies: _policies,
+    m.WatchGrants: _grants,
     m.Migration: _migration,
     m.Migrations: _migrations,
     m.ReachCluster: _reach,

@@ -22,6 +22,7 @@ from velaray.broker.session import ClientInfo
 from velaray.broker.wire_errors import code_of
 from velaray.events.ids import InvalidNameError, TopicName
 from velaray.journal.errors import StorageFull
+from velaray.topology.actor_system import ActorSystem
 from velaray.topology.config import ClusterConfig
 from velaray.topology.rpc import RemoteError, reason_of
 from velaray.wire import pulsar_pb2 as pb
@@ -54,6 +55,7 @@ class Coordinator(Protocol):
 
     number: int
     config: ClusterConfig
+    actor_system: ActorSystem
     clients: dict[CoordinatorHandlers, None]
     """The connections that have sent it a request."""
     begun_by: dict[int, str]

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from velaray.actors.machine import Reason
+from velaray.broker.authorisation.grant_watch import GrantWatch
 from velaray.broker.catalog import messages as m
 from velaray.broker.coordinator.coordinators import check_not_systems, coordinator_of, is_systems
 from velaray.broker.garbage_collection.deletion import is_deletion_topic
@@ -55,6 +56,10 @@ class Proxy:
         self.sessions: OpenConnections[ProxySession] = OpenConnections()
         self.tunnels: set[_Tunnel] = set()
         self.others = RemoteLookup(outgoing_tls(actor_system.config))
+        settings = actor_system.config.roles
+        self.grants = None if settings is None else GrantWatch(settings)
+        if self.grants is not None:
+            self.grants.ask_by(actor_system)
         self.located: OrderedDict[tuple[str, int], int] = OrderedDict()
         """The ports of partitions that tunnels lead to, by the addresses that lookups gave."""
         self._servers: list[asyncio.Server] = []
@@ -94,6 +99,8 @@ class Proxy:
         for tunnel in list(self.tunnels):
             tunnel.close()
         self.others.close()
+        if self.grants is not None:
+            self.grants.stop()
 
     async def locate(
         self, topic: TopicName, for_system: bool = False, *, at_home: bool = False
@@ -135,7 +142,7 @@ class ProxySession(Session):
     """One client connection of a proxy."""
 
     def __init__(self, proxy: Proxy) -> None:
-        super().__init__(proxy.actor_system.config)
+        super().__init__(proxy.actor_system.config, proxy.grants)
         self._proxy = proxy
         self.handlers = {
             pb.CommandPartitionedTopicMetadata: self._on_metadata,

@@ -14,6 +14,7 @@ from velaray.client.admin.hosts import Hosts
 from velaray.client.admin.ledgers import Ledgers
 from velaray.client.admin.migrations import FailOvers, Migrations, Pulls
 from velaray.client.admin.namespaces import Namespaces, Policies
+from velaray.client.admin.permissions import Permissions
 from velaray.client.admin.schemas import Schemas
 from velaray.client.admin.subscriptions import Subscriptions
 from velaray.client.admin.tenants import Tenants
@@ -64,6 +65,7 @@ class AdminCalls(Generic[ModeT]):
         self.failovers = FailOvers(connection, mode)
         self.namespaces = Namespaces(connection, mode)
         self.policies = Policies(connection, mode)
+        self.permissions = Permissions(connection, mode)
         self.topics = Topics(connection, mode)
         self.subscriptions = Subscriptions(connection, mode)
         self.schemas = Schemas(connection, mode)

@@ -147,13 +147,20 @@ def _of_namespaces() -> list[str]:
         f"namespaces get-resource-group {_NS}",
         f"namespaces get-bookie-affinity-group {_NS}",
         f"namespaces get-allowed-clusters {_NS}",
+        f"namespaces grant-permission {_NS} --role app --actions produce,consume",
+        f"namespaces permissions {_NS}",
+        f"namespaces grant-subscription-permission {_NS} --subscription one --roles app",
         f"namespaces subscription-permission {_NS}",
+        f"namespaces revoke-subscription-permission {_NS} --subscription one --role app",
+        f"namespaces revoke-permission {_NS} --role app",
     ]
 
 
 def _of_topics() -> list[str]:
     return [
+        f"topics grant-permission {_T} --role app --actions produce",
         f"topics permissions {_T}",
+        f"topics revoke-permission {_T} --role app",
         f"topics list-partitioned-topics {_NS}",
         f"topics get-partitioned-topic-metadata {_MANY}",
         f"topics partitioned-lookup {_MANY}",

@@ -242,7 +242,6 @@ CHECKERS = f"{V2}/brokers/configuration/schemaRegistryCompatibilityCheckers/org.
         ("GET", f"{V2}/resource-quotas", "resource quotas"),
         ("POST", f"{V2}/brokers/configuration/name/1", "dynamic configuration"),
         ("POST", CHECKERS, "AVRO, JSON, PROTOBUF_NATIVE and KEY_VALUE are built in"),
-        ("POST", f"{NAMESPACES}/default/permissions/role", "permissions"),
         ("POST", f"{V2}/brokers/shutdown", "velaray start"),
         ("GET", f"{V2}/broker-stats/mbeans", "Java"),
         ("DELETE", f"{TOPICS}/t/truncate", "truncating"),

@@ -21,6 +21,7 @@ from velaray.cli.journal import journal
 from velaray.cli.ledgers import ledgers
 from velaray.cli.messages import consume, produce
 from velaray.cli.migrations import tenants
+from velaray.cli.permissions import permissions
 from velaray.cli.pipelines import pipelines
 from velaray.cli.policies import policies
 from velaray.cli.pulsar import pulsar
@@ -159,6 +160,7 @@ for _command in (
     journal,
     ledgers,
     namespaces,
+    permissions,
     pipelines,
     policies,
     produce,

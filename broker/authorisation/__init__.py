@@ -1,0 +1,1 @@
+"""What clients may do: grants, the rules of commands, and their enforcement on connections."""
