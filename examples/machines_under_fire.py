@@ -80,7 +80,7 @@ class Site:
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
             "RAY_USAGE_STATS_ENABLED": "0",
         }
-        self.token = jwt.encode({"sub": "flights"}, self._secret, algorithm="HS256")
+        self.token = jwt.encode({"sub": "admin"}, self._secret, algorithm="HS256")
         self.machines: dict[str, Machine] = {}
         self.head = ""
 

@@ -12,7 +12,7 @@ class SystemCredentials(Authentication):
     """Credentials of a client that is one of the cluster's actors."""
 
     def __init__(self, rpc_key: bytes, method: str = SYSTEM_METHOD) -> None:
-        """``method``: `HANDLES_METHOD` has no more rights than a token."""
+        """``method``: `HANDLES_METHOD` has the rights of a superuser, not those of an actor."""
         self.method = method
         self._rpc_key = rpc_key
         self._proof = own_proof(rpc_key, method).encode()

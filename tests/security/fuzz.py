@@ -66,10 +66,18 @@ def may_touch(role: str, text: str) -> bool:
 # -- the protocol ------------------------------------------------------------------
 
 
+class Chance(random.Random):
+    """The random choices, and the transactions that the client has begun."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.begun = [0]
+
+
 class Commands:
     """Makes random commands, and judges their answers."""
 
-    def __init__(self, role: str, chance: random.Random) -> None:
+    def __init__(self, role: str, chance: Chance) -> None:
         self.role = role
         self.chance = chance
         self.asked: dict[int, Any] = {}
@@ -89,6 +97,8 @@ class Commands:
         """Raise `AssertionError` if an answer shows that a command did too much."""
         if isinstance(answer, (Message, pb.CommandSendReceipt)):
             raise AssertionError(f"{self.role} got {answer!r}")
+        if isinstance(answer, pb.CommandNewTxnResponse) and answer.HasField("txnid_least_bits"):
+            self.chance.begun = [*self.chance.begun[-9:], answer.txnid_least_bits]
         command = self.asked.get(getattr(answer, "request_id", -1))
         if command is None or not _succeeded(answer):
             return
@@ -124,14 +134,14 @@ def _places(command: Any) -> Iterator[str]:
         yield command.topic
 
 
-_Maker = Callable[[random.Random, int], Any]
+_Maker = Callable[[Chance, int], Any]
 
 
 def _about_consumer(kind: Any) -> _Maker:
     return lambda chance, number: kind(consumer_id=chance.randrange(3), request_id=number)
 
 
-def _subscribe(chance: random.Random, number: int) -> pb.CommandSubscribe:
+def _subscribe(chance: Chance, number: int) -> pb.CommandSubscribe:
     return pb.CommandSubscribe(
         topic=chance.choice(TOPICS),
         subscription=chance.choice(("s", "reserved", "pulsar.repl.x")),
@@ -142,7 +152,7 @@ def _subscribe(chance: random.Random, number: int) -> pb.CommandSubscribe:
     )
 
 
-def _producer(chance: random.Random, number: int) -> pb.CommandProducer:
+def _producer(chance: Chance, number: int) -> pb.CommandProducer:
     names = ("", "p", "pulsar.repl.north", "pulsar.repl.standalone-->north")
     command = pb.CommandProducer(
         topic=chance.choice(TOPICS),
@@ -155,7 +165,7 @@ def _producer(chance: random.Random, number: int) -> pb.CommandProducer:
     return command
 
 
-def _ack(chance: random.Random, number: int) -> pb.CommandAck:
+def _ack(chance: Chance, number: int) -> pb.CommandAck:
     ids = [MessageIdData(ledgerId=chance.randrange(9), entryId=chance.randrange(9))]
     return pb.CommandAck(
         consumer_id=chance.randrange(3),
@@ -186,18 +196,18 @@ _MAKERS: tuple[_Maker, ...] = (
     lambda chance, number: pb.CommandAddPartitionToTxn(
         request_id=number,
         txnid_most_bits=0,
-        txnid_least_bits=chance.randrange(20),
+        txnid_least_bits=chance.choice(chance.begun),
         partitions=[chance.choice(TOPICS)],
     ),
     lambda chance, number: pb.CommandAddSubscriptionToTxn(
         request_id=number,
         txnid_most_bits=0,
-        txnid_least_bits=chance.randrange(20),
+        txnid_least_bits=chance.choice(chance.begun),
         subscription=[pb.Subscription(topic=chance.choice(TOPICS), subscription="s")],
     ),
     lambda chance, number: pb.CommandNewTxn(tc_id=0, request_id=number, txn_ttl_millis=60_000),
     lambda chance, number: pb.CommandEndTxn(
-        request_id=number, txnid_most_bits=0, txnid_least_bits=chance.randrange(20)
+        request_id=number, txnid_most_bits=0, txnid_least_bits=chance.choice(chance.begun)
     ),
     lambda chance, number: pb.CommandEndTxnOnPartition(
         request_id=number, topic=chance.choice(TOPICS), txn_action=pb.COMMIT
@@ -263,7 +273,7 @@ async def attack_protocol(
         for name in (COORDINATOR, TOPIC)
     ]
     ports = cluster.proxy.port, int(urls[1].rpartition(":")[2])
-    made = Commands(role, random.Random(seed))
+    made = Commands(role, Chance(seed))
     while sum(made.counts.values()) < commands:
         made.asked.clear()
         client = await raw(made.chance.choice(ports), role)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
-from tests.security.fuzz import Commands, judge_status, run
+from tests.security.fuzz import Chance, Commands, judge_status, run
 from tests.security.support import TOPIC
 from velaray.wire import pulsar_pb2 as pb
 
@@ -24,7 +22,7 @@ def test_the_judge_condemns_what_goes_too_far() -> None:
         ("reader", pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=1)),
         ("boss", pb.CommandLookupTopic(topic="persistent://other/things/t", request_id=1)),
     ):
-        commands = Commands(role, random.Random(1))
+        commands = Commands(role, Chance(1))
         commands.asked[1] = command
         commands.judge(pb.CommandError(request_id=1, error=pb.AuthorizationError, message=""))
         with pytest.raises(AssertionError):

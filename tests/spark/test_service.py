@@ -29,7 +29,7 @@ def guarded(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def token():
-    return jwt.encode({"sub": "alice"}, SECRET, algorithm="HS256")
+    return jwt.encode({"sub": "admin"}, SECRET, algorithm="HS256")
 
 
 def of(**options):
