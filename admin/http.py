@@ -25,6 +25,7 @@ from velaray.topology.auth import (
     Credentials,
     Identity,
     authenticate,
+    before,
     certificate_role,
 )
 from velaray.topology.fan_out import each
@@ -140,11 +141,13 @@ async def check_token(request: web.Request, handler: Handler) -> web.StreamRespo
     if role and not token:
         request[IDENTITY] = Identity(role)
         return await handler(request)
+    settings = request.app[ACTOR_SYSTEM].config.auth
+    credentials = Credentials("token", token if scheme.lower() == "bearer" else "")
+    keys = before(settings, credentials)
+    if keys is not None:
+        await keys.fetch()
     try:
-        request[IDENTITY] = authenticate(
-            request.app[ACTOR_SYSTEM].config.auth,
-            Credentials("token", token if scheme.lower() == "bearer" else ""),
-        )
+        request[IDENTITY] = authenticate(settings, credentials)
     except AuthenticationFailed as error:
         return _problem(401, str(error), **{"WWW-Authenticate": "Bearer"})
     return await handler(request)

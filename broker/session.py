@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -22,11 +23,13 @@ from velaray.topology.auth import (
     Credentials,
     Identity,
     authenticate,
+    before,
     certificate_role,
     check_own_proof,
     check_tunnel_proof,
 )
 from velaray.topology.config import ClusterConfig
+from velaray.topology.oidc import KeySet
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import PROTOCOL_VERSION, Command
 from velaray.wire.connection import WireConnection
@@ -77,6 +80,21 @@ class ClientInfo:
         self.knows_end_of_topic = not text.startswith(_WITHOUT_END_OF_TOPIC)
 
 
+def credentials_of(command: pb.CommandConnect) -> Credentials:
+    """What a client presents."""
+    data = command.auth_data.decode("utf-8", errors="replace")
+    return Credentials(command.auth_method_name, data)
+
+
+async def _after_fetch(
+    keys: KeySet, connect: Callable[[], None], connection: WireConnection
+) -> None:
+    """Connect the client with the provider's keys; no other command is read meanwhile."""
+    await keys.fetch()
+    connect()
+    connection.resume_reading(keys)
+
+
 class Session:
     """One client connection. Subclasses fill ``handlers``, a table from command to handler.
 
@@ -123,6 +141,11 @@ class Session:
         if not isinstance(command, pb.CommandConnect):
             self.connection.close()
             return
+        keys = before(self.config.auth, credentials_of(command))
+        if keys is not None:
+            self.connection.pause_reading(keys)
+            self.spawn(_after_fetch(keys, partial(self._connect, command), self.connection))
+            return
         try:
             identity = self._authenticate(command)
         except AuthenticationFailed as error:
@@ -148,8 +171,7 @@ class Session:
 
     def _authenticate(self, command: pb.CommandConnect) -> Identity:
         """Raises `AuthenticationFailed`."""
-        data = command.auth_data.decode("utf-8", errors="replace")
-        method = command.auth_method_name
+        data, method = credentials_of(command).data, command.auth_method_name
         if method in (SYSTEM_METHOD, HANDLES_METHOD):
             check_own_proof(self.config.rpc_key, method, data)
             self.info.is_system = method == SYSTEM_METHOD
@@ -167,7 +189,7 @@ class Session:
                     "no valid certificate with a common name was presented on this connection"
                 )
         else:
-            identity = authenticate(self.config.auth, Credentials(method, data))
+            identity = authenticate(self.config.auth, credentials_of(command))
         if self._grants is not None:
             roles = roles_of(self._grants.settings, identity.role, original)
             self.gate = Gate(self, self._grants, roles)

@@ -66,6 +66,10 @@ VALUES: Mapping[str, tuple[str, str, str]] = {
     "offload": ("file:///a", "s3://a/b", "gs://c"),
     "token_secret": ("a.key", "b.key", "c.key"),
     "token_public_key": ("a.key", "b.key", "c.key"),
+    "oidc_issuer": ("https://a", "https://b", "http://127.0.0.1:1"),
+    "oidc_audience": ("a", "b", "c"),
+    "oidc_role_claim": ("a", "b", "c"),
+    "oidc_jwks_url": ("https://a", "https://b", "http://127.0.0.1:1"),
     "authorisation": ("true", "false", "true"),
     "superusers": ("a", "b c", "c d"),
     "proxy_roles": ("a", "b c", "c d"),
@@ -120,6 +124,8 @@ NEEDED = {
     "tls_client_auth": _CERT | _KEY | _CA,
     "tls_min_version": _CERT | _KEY,
     "tls_only": _CERT | _KEY,
+    "oidc_issuer": {"VELARAY_OIDC_AUDIENCE": "a"},
+    "oidc_audience": {"VELARAY_OIDC_ISSUER": "https://a"},
 }
 """Variables without which a setting is refused."""
 

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from velaray.topology.config import AuthSettings
+from velaray.topology.config import AuthSettings, OidcSettings
+from velaray.topology.oidc import KeySet, is_issued_by, key_set
 from velaray.topology.tls_settings import ACTORS_NAME
 
 TLS_METHOD = "tls"
@@ -22,7 +23,8 @@ TUNNEL_METHOD = "velaray-tunnel"
 SYSTEM_METHOD = "velaray-system"
 """The method of authentication of the cluster's own actors."""
 HANDLES_METHOD = "velaray-handles"
-"""The method of authentication of the client that serves Ray handles: a client like any other."""
+"""The method of authentication of the client that serves Ray handles. Grants don't limit it, since
+whoever can call Ray could read this key."""
 HANDLES_ROLE = "ray-handles"
 _PROVEN = {
     SYSTEM_METHOD: b"velaray: a client that is an actor",
@@ -70,20 +72,46 @@ def authenticate(settings: AuthSettings | None, credentials: Credentials) -> Ide
 def _of_token(settings: AuthSettings, token: str) -> Identity:
     import jwt  # loads a large library: imported only where tokens are in use
 
+    if settings.oidc is not None and is_issued_by(settings.oidc, token):
+        return _of_provider(settings.oidc, token)
     key: str | bytes
     if settings.secret is not None:
         key, algorithm = settings.secret, "HS256"
+    elif settings.public_key is None:
+        raise AuthenticationFailed("invalid token: another issuer")
     else:
-        assert settings.public_key is not None
         key, algorithm = settings.public_key, "RS256"
     try:
         claims = jwt.decode(token, key, algorithms=[algorithm], options={"require": ["sub"]})
     except jwt.InvalidTokenError as error:
         raise AuthenticationFailed(f"invalid token: {error}") from error
-    role = claims["sub"]
-    if not role:
-        raise AuthenticationFailed("invalid token: its subject is empty")
+    return _identity(claims, "sub")
+
+
+def _of_provider(provider: OidcSettings, token: str) -> Identity:
+    import jwt
+
+    try:
+        claims = key_set(provider).claims(token)
+    except jwt.InvalidTokenError as error:
+        raise AuthenticationFailed(f"invalid token: {error}") from error
+    return _identity(claims, provider.role_claim)
+
+
+def _identity(claims: Mapping[str, Any], role_claim: str) -> Identity:
+    role = claims[role_claim]
+    if not (isinstance(role, str) and role):
+        raise AuthenticationFailed(f"invalid token: its claim {role_claim} is no role")
     return Identity(role, claims.get("exp"))
+
+
+def before(settings: AuthSettings | None, credentials: Credentials) -> KeySet | None:
+    """The keys to `fetch` before these credentials can be judged; None if there are none."""
+    token = credentials.data.strip()
+    if settings is None or settings.oidc is None or not is_issued_by(settings.oidc, token):
+        return None
+    keys = key_set(settings.oidc)
+    return keys if keys.should_fetch(token) else None
 
 
 def own_proof(rpc_key: bytes, method: str) -> str:

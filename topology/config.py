@@ -22,8 +22,22 @@ class PartitionSync(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class OidcSettings:
+    """An OpenID provider whose tokens are accepted: those of its ``issuer`` for this ``audience``.
+
+    ``role_claim`` names the claim that has the role. ``jwks_url`` is the URL of its keys ("": the
+    provider's configuration names it).
+    """
+
+    issuer: str
+    audience: str
+    role_claim: str = "sub"
+    jwks_url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class AuthSettings:
-    """Token (JWT) authentication: exactly one of the two keys is set.
+    """Token (JWT) authentication: one of the two keys, or ``oidc``, or both.
 
     ``secret`` verifies HS256 tokens; ``public_key`` (PEM text) verifies RS256 tokens. Clients
     without credentials have the ``anonymous_role`` ("": they are refused).
@@ -32,6 +46,7 @@ class AuthSettings:
     secret: bytes | None = field(default=None, repr=False)
     public_key: str | None = None
     anonymous_role: str = ""
+    oidc: OidcSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from enum import Enum
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Self, get_args
+from urllib.parse import urlsplit
 
 from annotated_types import Ge, Gt, Le
 from pydantic import (
@@ -32,7 +33,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from velaray.actors.catalog.clusters import is_service_url
-from velaray.topology.config import PartitionSync
+from velaray.topology.config import PartitionSync, is_loopback
 from velaray.topology.placement import Placement
 from velaray.topology.stores import is_object_store
 from velaray.topology.tls_settings import ClientAuth, TlsVersion
@@ -119,6 +120,16 @@ def _advertised(given: Any) -> Any:
 def _names(given: Any) -> Any:
     """Several names, from a list or from one text with spaces."""
     return tuple(given.split()) if isinstance(given, str) else given
+
+
+def _issuer(given: str) -> str:
+    """A URL whose answers nobody on the network can replace."""
+    if given:
+        where = urlsplit(given)
+        local = where.scheme == "http" and is_loopback(where.hostname or "")
+        if not (where.hostname and (where.scheme == "https" or local)):
+            raise ValueError("write a URL, https:// unless it is on this machine")
+    return given
 
 
 def _port_range(given: Any) -> Any:
@@ -276,6 +287,47 @@ class ClusterSettings(BaseModel):
             key_file=True,
         ),
     ] = None
+    oidc_issuer: Annotated[
+        str,
+        About(
+            SECURITY,
+            "Accept tokens of this OpenID provider.",
+            metavar="URL",
+            form="a URL, https:// unless it is on this machine",
+            unset="none",
+        ),
+        AfterValidator(_issuer),
+    ] = ""
+    oidc_audience: Annotated[
+        str,
+        About(
+            SECURITY,
+            "Audience that tokens of the OpenID provider must have.",
+            metavar="NAME",
+            form="a text",
+            unset="none",
+        ),
+    ] = ""
+    oidc_role_claim: Annotated[
+        str,
+        About(
+            SECURITY,
+            "Claim of the OpenID provider's tokens that has the role.",
+            metavar="NAME",
+            form="a text",
+        ),
+    ] = "sub"
+    oidc_jwks_url: Annotated[
+        str,
+        About(
+            SECURITY,
+            "URL of the OpenID provider's keys.",
+            metavar="URL",
+            form="a URL, https:// unless it is on this machine",
+            unset="what the provider's configuration says",
+        ),
+        AfterValidator(_issuer),
+    ] = ""
     authorisation: Annotated[
         bool,
         About(
@@ -520,6 +572,9 @@ class ClusterSettings(BaseModel):
         if self.token_secret is not None and self.token_public_key is not None:
             raise _conflict("token_secret", "excludes token_public_key: give one of them")
         self._check_tls()
+        if bool(self.oidc_issuer) != bool(self.oidc_audience):
+            given = "oidc_issuer" if self.oidc_issuer else "oidc_audience"
+            raise _conflict(given, "needs oidc_issuer and oidc_audience")
         if self.anonymous_role and self.anonymous_role in (*self.superusers, *self.proxy_roles):
             raise _conflict("anonymous_role", "is the role of everybody: give it no other rights")
         for key in ("ray_address", "placement", "hosts"):

@@ -42,6 +42,7 @@ from velaray.topology.config import (
     AuthorisationSettings,
     AuthSettings,
     ClusterConfig,
+    OidcSettings,
     advertised_names,
     check_binding,
 )
@@ -75,6 +76,10 @@ class ClusterOptions(TypedDict, total=False):
     superusers: Sequence[str]
     proxy_roles: Sequence[str]
     anonymous_role: str
+    oidc_issuer: str
+    oidc_audience: str
+    oidc_role_claim: str
+    oidc_jwks_url: str
     tunnel: bool
     listeners: Mapping[str, str] | None
     passivate_after_s: float
@@ -110,9 +115,11 @@ class RayOptions(ClusterOptions, total=False):
 
 
 _TLS = {key for key in ClusterOptions.__annotations__ if key.startswith("tls_")}
+_OIDC = {key for key in ClusterOptions.__annotations__ if key.startswith("oidc_")}
 _SAME = (
     ClusterOptions.__annotations__.keys()
     - _TLS
+    - _OIDC
     - {"anonymous_role", "auth", "authorisation", "proxy_roles", "replication_secret", "superusers"}
 )
 """The settings that actors receive as they are."""
@@ -167,7 +174,18 @@ def _tls(settings: ClusterSettings, host: str) -> TlsSettings | None:
 
 def _auth(settings: ClusterSettings) -> AuthSettings | None:
     found = _keys(settings)
-    return None if found is None else replace(found, anonymous_role=settings.anonymous_role)
+    provider = None
+    if settings.oidc_issuer:
+        provider = OidcSettings(
+            settings.oidc_issuer,
+            settings.oidc_audience,
+            settings.oidc_role_claim,
+            settings.oidc_jwks_url,
+        )
+    if found is None and provider is None:
+        return None
+    found = found or AuthSettings()
+    return replace(found, anonymous_role=settings.anonymous_role, oidc=provider)
 
 
 def _keys(settings: ClusterSettings) -> AuthSettings | None:
