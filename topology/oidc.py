@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-import urllib.request
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -28,6 +27,8 @@ _DISCOVERY = "/.well-known/openid-configuration"
 
 def read_json(url: str) -> Any:
     """The JSON at a URL. Raises `OSError`, and `ValueError` for something else."""
+    import urllib.request  # loads libraries that no other part of an actor needs
+
     if not url.startswith(("https://", "http://")):
         raise ValueError(f"{url} is no URL of a web server")
     with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
