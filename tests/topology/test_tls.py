@@ -22,11 +22,14 @@ from tests.support.certificates import Authority, Pair, replace_file
 from tests.support.local_cluster import LocalCluster
 from velaray.broker.client_listener import ClientListener
 from velaray.client.admin import Unauthorized, Unavailable
-from velaray.client.exceptions import PulsarException
+from velaray.client.exceptions import VelarayError
+from velaray.client.options import ClientOptions
+from velaray.client.pool import ConnectionPool
+from velaray.client.service_info import parse_service_url
 from velaray.topology.auth import TUNNEL_METHOD, tunnel_proof
 from velaray.topology.config import AuthSettings
 from velaray.topology.tls import server_tls
-from velaray.topology.tls_settings import ClientAuth, TlsSettings, TlsVersion
+from velaray.topology.tls_settings import ACTORS_NAME, ClientAuth, TlsSettings, TlsVersion
 
 SECRET = b"a secret that is long enough for HS256"
 TOPIC = "persistent://public/default/tls"
@@ -111,14 +114,19 @@ def test_the_common_name_of_a_certificate_is_the_role(
     assert "alice" in roles
 
 
-def refused(url: str, topic: str = TOPIC, **options: Any) -> str:
-    """The reason why a client can't create a producer."""
-    with (
-        velaray.Client(url, operation_timeout_seconds=2, **options) as client,
-        pytest.raises(PulsarException) as found,
-    ):
-        client.create_producer(topic)
-    return str(found.value)
+def refused(url: str, **options: Any) -> str:
+    """The reason why a client can't connect, at its first attempt."""
+
+    async def attempt() -> str:
+        pool = ConnectionPool(ClientOptions(url, **options))
+        try:
+            with pytest.raises(VelarayError) as found:
+                await pool.get(parse_service_url(url)[0])
+        finally:
+            await pool.close()
+        return str(found.value)
+
+    return asyncio.run(attempt())
 
 
 def test_clients_refuse_servers_that_they_do_not_trust(
@@ -312,6 +320,29 @@ def test_with_tls_only_nothing_listens_in_the_clear(
             assert len(opened) > 4  # proxy, admin, partition, subscription, catalog
             assert [port for port in opened if not speaks_tls(port)] == []
         assert refused(url, tls_trust_certs_file_path=trust)
+
+
+def test_the_name_of_actors_opens_no_door_to_others(
+    authority: Authority, alice: Pair, tmp_path: Path
+) -> None:
+    tls = settings(authority, authority.issue(), client_auth=ClientAuth.REQUIRED, only=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.load_cert_chain(alice.cert, alice.key)
+    with LocalCluster(tmp_path, tls=tls, hosts=1) as cluster:
+        rpc_port = cluster.actor_system.shared_hosts[0].rpc.port
+        for port in (cluster.proxy.tls_port, rpc_port):
+            with (
+                socket.create_connection(("127.0.0.1", port), 10) as plain,
+                context.wrap_socket(plain, server_hostname=ACTORS_NAME) as connected,
+            ):
+                presented = connected.getpeercert(binary_form=True)
+                assert presented is not None
+                assert ACTORS_NAME.encode() in presented
+                try:
+                    assert connected.recv(1) == b""  # it is cut off before it says anything
+                except OSError as error:
+                    assert not isinstance(error, TimeoutError)
 
 
 # -- tunnels -----------------------------------------------------------------------
