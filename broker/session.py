@@ -13,6 +13,7 @@ from velaray.actors.runtime import Stopped
 from velaray.broker.authorisation.gate import Gate, roles_of
 from velaray.broker.authorisation.grant_watch import GrantWatch
 from velaray.broker.credential_expiry import CredentialExpiry
+from velaray.broker.refusals import refusal_of
 from velaray.topology.auth import (
     HANDLES_METHOD,
     HANDLES_ROLE,
@@ -34,6 +35,7 @@ from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import PROTOCOL_VERSION, Command
 from velaray.wire.connection import WireConnection
 from velaray.wire.errors import CorruptEntryError
+from velaray.wire.limits import Fault, fault_in
 from velaray.wire.replication import CLIENT_VERSION, server_version
 
 SERVER_VERSION = f"velaray-{version('velaray')}"
@@ -125,7 +127,10 @@ class Session:
             self._connect(command)
             return
         handler = self.handlers.get(type(command))
-        if handler is not None and self.gate is not None:
+        fault = fault_in(command) if handler is not None else None
+        if handler is not None and fault is not None:
+            self._refuse(command, fault)
+        elif handler is not None and self.gate is not None:
             self.gate.pass_on(command, handler)
         elif handler is not None:
             handler(command)
@@ -140,6 +145,10 @@ class Session:
     def _connect(self, command: Command) -> None:
         if not isinstance(command, pb.CommandConnect):
             self.connection.close()
+            return
+        fault = fault_in(command)
+        if fault is not None:
+            self._refuse(command, fault)
             return
         keys = before(self.config.auth, credentials_of(command))
         if keys is not None:
@@ -168,6 +177,14 @@ class Session:
                 ),
             )
         )
+
+    def _refuse(self, command: Command, fault: Fault) -> None:
+        """Answer a command that is out of its limits, or close the connection."""
+        answer = refusal_of(command, fault)
+        if answer is not None:
+            self.connection.send(answer)
+        if answer is None or isinstance(command, pb.CommandConnect):
+            self.connection.close()
 
     def _authenticate(self, command: pb.CommandConnect) -> Identity:
         """Raises `AuthenticationFailed`."""

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from velaray.events.ids import INT64_MAX
 from velaray.wire.commands import Send
 from velaray.wire.frames import ENTRY_HEADER_SIZE
+from velaray.wire.limits import MAX_BATCH
 from velaray.wire.pulsar_pb2 import MessageMetadata
 
 SMALLEST_MESSAGE = 6
@@ -27,13 +28,17 @@ _METADATA_SIZE_AT = ENTRY_HEADER_SIZE - 4
 
 def fault_of(send: Send, entry: bytes) -> str:
     """The contradiction between a SEND and its entry, as text; "" if there is none."""
-    _, sequence_id, messages, highest, is_chunk, _, _, _ = send
+    _, sequence_id, messages, highest, is_chunk, txn_id, _, _ = send
     if sequence_id > INT64_MAX:
         return f"sequence_id {sequence_id} is above {INT64_MAX}, the largest one"
     if highest is not None and highest > INT64_MAX:
         return f"highest_sequence_id {highest} is above {INT64_MAX}, the largest one"
+    if txn_id is not None and max(txn_id) > INT64_MAX:
+        return f"transaction {txn_id} has a number above {INT64_MAX}, the largest one"
     if messages == 1 and not is_chunk:
         return ""
+    if messages > MAX_BATCH:
+        return f"num_messages is {messages}: an entry holds {MAX_BATCH} messages at most"
     if messages < 1:
         return f"num_messages is {messages}: an entry holds one message at least"
     end = ENTRY_HEADER_SIZE + _METADATA_SIZE.unpack_from(entry, _METADATA_SIZE_AT)[0]
