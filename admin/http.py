@@ -12,6 +12,7 @@ from aiohttp import web
 from velaray.actors.catalog.machine import SYSTEM_NAMESPACE, SYSTEM_TENANT
 from velaray.actors.catalog.policies import InvalidPolicyError
 from velaray.actors.machine import Reason
+from velaray.admin.body_limits import fault_in_value
 from velaray.broker.catalog.messages import Home, Topic
 from velaray.broker.coordinator.coordinators import is_systems
 from velaray.broker.garbage_collection.deletion import is_deletion_topic
@@ -235,6 +236,14 @@ async def json_body(request: web.Request) -> Any:
         json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise AdminError(400, f"the body isn't JSON: {error}") from error
+    return _within_limits(value)
+
+
+def _within_limits(value: Any) -> Any:
+    """The parsed body. Raises `AdminError` if a part is out of its limit."""
+    fault = fault_in_value(value)
+    if fault:
+        raise AdminError(400, fault)
     return value
 
 
@@ -242,9 +251,10 @@ async def json_or_text(request: web.Request) -> Any:
     """The body as JSON, or as plain text: Pulsar's tools send some names as text."""
     text = (await request.text()).strip()
     try:
-        return json.loads(text) if text else None
+        value = json.loads(text) if text else None
     except (ValueError, RecursionError):
-        return text
+        value = text
+    return _within_limits(value)
 
 
 # -- answers -----------------------------------------------------------------------

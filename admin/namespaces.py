@@ -13,6 +13,7 @@ from aiohttp import web
 from typing_extensions import TypedDict
 
 from velaray.admin.binding import Route, body_of
+from velaray.admin.body_limits import fault_in_value
 from velaray.admin.http import (
     AdminError,
     Handler,
@@ -117,6 +118,8 @@ async def _change_properties(
     async with request.app[QUOTA_LOCK]:
         own = dict((await _policies(request)).get(_PROPERTIES, {}))
         removed = change(own)
+        if fault := fault_in_value(own):
+            raise AdminError(412, f"the properties are refused: {fault}")
         if own:
             text = json.dumps(own).encode()
             await ask_catalog(request, m.SetPolicy(_PROPERTIES, text, namespace=namespace))
