@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 from aiohttp import web
 
@@ -15,7 +16,7 @@ from velaray.admin.http import (
 )
 from velaray.client.admin import hosts as operations
 from velaray.events.ids import ActorKey, InvalidNameError, TopicName
-from velaray.topology.host_control import HostControl
+from velaray.topology.host_control import HostControl, HostStatus
 from velaray.topology.placement import group_of
 
 
@@ -38,9 +39,16 @@ def group_named(name: str) -> str:
     return str(TopicName.parse(name))
 
 
+def _row(status: HostStatus) -> dict[str, Any]:
+    """A host as the interface describes it. Its connections are in the metrics."""
+    found = asdict(status)
+    del found["connections"]
+    return found
+
+
 async def list_hosts(request: web.Request) -> web.Response:
     """The hosts that run, with their actors."""
-    return answer([asdict(status) for status in await _control(request).hosts()])
+    return answer([_row(status) for status in await _control(request).hosts()])
 
 
 async def get_host(request: web.Request) -> web.Response:
@@ -49,7 +57,7 @@ async def get_host(request: web.Request) -> web.Response:
     found = {status.name: status for status in await _control(request).hosts()}
     if name not in found:
         raise AdminError(404, f"no host {name!r} runs; these do: {', '.join(found)}")
-    return answer(asdict(found[name]))
+    return answer(_row(found[name]))
 
 
 async def move(request: web.Request) -> web.Response:
@@ -71,7 +79,7 @@ async def resume(request: web.Request) -> web.Response:
 
 async def restart(request: web.Request) -> web.Response:
     """Restart the process of a drained host with the installed version."""
-    return answer(asdict(await _control(request).restart(body_of(request)["host"])))
+    return answer(_row(await _control(request).restart(body_of(request)["host"])))
 
 
 ROUTES: tuple[Route, ...] = (

@@ -32,6 +32,7 @@ from velaray.topology.host_control import HostControl, HostStatus
 from velaray.topology.metrics import METRICS, Kind, Labels, Sample
 from velaray.topology.rpc import RemoteError
 from velaray.topology.tls import server_tls
+from velaray.wire.guard import Usage, usage_of_process
 
 ACTOR_S = 2.0
 """Time limit of one actor's answer."""
@@ -103,6 +104,17 @@ def of_hosts(cluster: str, hosts: Iterable[HostStatus]) -> Iterator[Sample]:
         yield Sample("velaray_host_memory_bytes", labels, host.memory)
         yield Sample("velaray_host_cpu_seconds_total", labels, host.cpu_s)
         yield Sample("velaray_host_loop_lag_seconds", labels, host.lag_s)
+        yield from of_connections(cluster, host.name, host.connections)
+
+
+def of_connections(cluster: str, process: str, usage: Usage) -> Iterator[Sample]:
+    """The samples of the connections of clients to a process."""
+    labels = {"cluster": cluster, "host": process}
+    yield Sample("velaray_connections", labels, usage.connections)
+    yield Sample("velaray_connections_refused_total", labels, usage.refused)
+    yield Sample("velaray_connections_shed_total", labels, usage.closed)
+    yield Sample("velaray_received_buffer_bytes", labels, usage.received)
+    yield Sample("velaray_unsent_buffer_bytes", labels, usage.unsent)
 
 
 def of_tls(config: ClusterConfig) -> Iterator[Sample]:
@@ -133,6 +145,7 @@ async def metrics(request: web.Request) -> web.Response:
         hosts = await _hosts(actor_system.host_control)
     config = actor_system.config
     samples = [*gathered(config.name, found), *of_hosts(config.name, hosts), *of_tls(config)]
+    samples += of_connections(config.name, "proxy", usage_of_process())
     body = as_text(samples)
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 

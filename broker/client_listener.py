@@ -12,6 +12,7 @@ from velaray.actors.machine import Reason
 from velaray.broker.authorisation.grant_watch import GrantWatch
 from velaray.broker.authorisation.revocation import Revocation
 from velaray.broker.client_session import ClientSession
+from velaray.broker.connection_limits import connection_limits
 from velaray.broker.coordinator.coordinator_handlers import Coordinator
 from velaray.broker.partition.session.protocols import HostedPartition
 from velaray.events.ids import TopicName
@@ -22,6 +23,7 @@ from velaray.topology.ports import Listener
 from velaray.topology.rpc import RemoteError
 from velaray.topology.tls import server_tls
 from velaray.wire.connection import WireConnection
+from velaray.wire.guard import ConnectionGuard, Entrance
 
 
 class ClientListener:
@@ -33,6 +35,7 @@ class ClientListener:
         self.grants = None if settings is None else GrantWatch(settings)
         self._revocation = Revocation(self._close_revoked)
         self.sessions: OpenConnections[ClientSession] = OpenConnections()
+        self.guard = ConnectionGuard(connection_limits(config))
         self._partitions: dict[TopicName, HostedPartition] = {}
         self._topics: dict[TopicName, dict[TopicName, None]] = {}
         self._coordinators: dict[int, Coordinator] = {}
@@ -52,9 +55,12 @@ class ClientListener:
             address = address._replace(tls_port=await self._tls.open(host))
         return address
 
-    def _accept(self) -> WireConnection:
+    def _accept(self) -> Entrance:
+        return Entrance(self.guard, self._connection)
+
+    def _connection(self) -> WireConnection:
         size = self.config.max_message_size
-        return WireConnection(ClientSession(self), max_message_size=size)
+        return WireConnection(ClientSession(self), max_message_size=size, guard=self.guard)
 
     # -- actors --------------------------------------------------------------------
 

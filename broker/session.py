@@ -162,6 +162,7 @@ class Session:
             self.connection.close(error)
             return
         self._connected = True
+        self.connection.establish()
         self.info.read_version(command.client_version)
         if command.proxy_to_broker_url:
             self.on_tunnel(command)

@@ -94,6 +94,10 @@ class ClusterConfig:
     that the data directory names, if any).
 
     ``tls`` has the settings of TLS; None: all ports speak plain text.
+
+    ``max_connections`` limits the connections of clients to a process, and
+    ``max_connections_per_address`` those from one address. ``buffer_memory_mib`` bounds the memory
+    of received bytes, and that of unsent ones, of these connections.
     """
 
     data_dir: str
@@ -130,6 +134,9 @@ class ClusterConfig:
     node_resource: str = ""
     offload: str = ""
     tls: TlsSettings | None = None
+    max_connections: int = 10_000
+    max_connections_per_address: int = 5_000
+    buffer_memory_mib: int = 256
 
     @property
     def number_base(self) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
+
+from velaray.wire.guard import Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,8 @@ class HostStatus:
     """The version of velaray that it runs."""
     drained: bool
     """Whether it takes no further actors."""
+    connections: Usage = field(default_factory=Usage)
+    """What the connections of clients take in it."""
 
 
 class HostControl(Protocol):

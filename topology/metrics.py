@@ -210,6 +210,15 @@ METRICS: Mapping[str, About] = {
     "velaray_host_loop_lag_seconds": _gauge(
         "Longest delay of the host's event loop within the last minute."
     ),
+    "velaray_connections": _gauge("Connections of clients to a process: a host, or the proxy."),
+    "velaray_connections_refused_total": _counter(
+        "Connections that the process closed at once, because it had too many."
+    ),
+    "velaray_connections_shed_total": _counter(
+        "Connections that the process closed because buffers took too much memory."
+    ),
+    "velaray_received_buffer_bytes": _gauge("Bytes of buffers for what clients send."),
+    "velaray_unsent_buffer_bytes": _gauge("Bytes that wait for clients that don't read."),
     "velaray_actors_silent": _gauge("Actors that run and didn't answer this scrape in time."),
     "velaray_tls_expiry_timestamp_seconds": _gauge(
         "When the certificate that the proxy presents expires, in seconds since 1970."

@@ -54,6 +54,7 @@ from velaray.topology.ray_process import (
 from velaray.topology.ray_system import RayActorSystem, first_answer, ray_errors
 from velaray.topology.rpc import RemoteError, reason_of
 from velaray.topology.transient import TRANSIENT_OR_STORE
+from velaray.wire.guard import usage_of_process
 
 WATCH_S = 1.0
 _DIRECTORY_S = 10.0
@@ -256,6 +257,7 @@ class HostActor:
             "cpu_s": time.process_time(),
             "lag_s": self._lag.longest(),
             "version": VERSION,
+            "connections": usage_of_process(),
         }
 
     async def installed(self) -> tuple[str, int]:

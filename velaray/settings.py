@@ -265,6 +265,28 @@ class ClusterSettings(BaseModel):
         ),
     ] = None
 
+    max_connections: Annotated[
+        int,
+        About(
+            NETWORK, "Limit of the connections of clients to a process; further ones are closed."
+        ),
+    ] = Field(default=10_000, ge=1)
+    max_connections_per_address: Annotated[
+        int,
+        About(NETWORK, "Limit of the connections to a process from one address."),
+    ] = Field(default=5_000, ge=1)
+    buffer_memory_mib: Annotated[
+        int,
+        About(
+            NETWORK,
+            "Bound of the memory of a process for bytes that clients have sent and that aren't "
+            "handled, and again for bytes that clients don't read. Beyond it, connections are "
+            "closed.",
+            option="--buffer-memory",
+            unit="MiB",
+        ),
+    ] = Field(default=256, ge=16)
+
     token_secret: Annotated[
         bytes | FilePath | None,
         About(
@@ -542,6 +564,9 @@ class ClusterSettings(BaseModel):
         "admin_port",
         "tls_service_port",
         "tls_admin_port",
+        "max_connections",
+        "max_connections_per_address",
+        "buffer_memory_mib",
         "hosts",
         "passivate_after_s",
         "max_active_transactions",

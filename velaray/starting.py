@@ -104,6 +104,9 @@ class ClusterOptions(TypedDict, total=False):
     tls_service_port: int
     tls_admin_port: int
     tls_only: bool
+    max_connections: int
+    max_connections_per_address: int
+    buffer_memory_mib: int
 
 
 class RayOptions(ClusterOptions, total=False):

@@ -14,17 +14,23 @@ from velaray.wire.commands import Command, command
 from velaray.wire.errors import (
     CorruptEntryError,
     FrameError,
+    HandshakeError,
     MalformedCommandError,
     PeerNotReadingError,
     PeerSilentError,
+    TooMuchBufferedError,
 )
 from velaray.wire.frames import MAX_MESSAGE_SIZE, FrameParser
+from velaray.wire.guard import ConnectionGuard, address_of
 
 KEEP_ALIVE = 30.0
 """Seconds of silence before a PING, and again before the connection is given up."""
 
 HIGH_WATER = 1024 * 1024
 """Unsent bytes from which on a connection is not `writable`."""
+
+HANDSHAKE_SIZE = 64 * 1024
+"""The bytes of a frame before the connection is established, without the padding."""
 
 _FLUSH_AT = 64 * 1024
 _LARGE = 4 * 1024
@@ -98,6 +104,10 @@ class WireConnection(asyncio.BufferedProtocol):
     closes with `PeerSilentError`. A peer that takes none of the unsent bytes during one such
     interval (the intervals follow each other) is closed with `PeerNotReadingError`.
 
+    A ``guard`` has admitted the connection, which it must know of until `release`. Before
+    `establish` frames are small, and a connection that isn't established after ``keep_alive``
+    seconds is closed. PING is no first command.
+
     On the server's side a frame that can't be served is answered with ERROR if its request id could
     be read; else it closes the connection with that `FrameError`.
     """
@@ -110,6 +120,7 @@ class WireConnection(asyncio.BufferedProtocol):
         max_message_size: int = MAX_MESSAGE_SIZE,
         keep_alive: float = KEEP_ALIVE,
         high_water: int = HIGH_WATER,
+        guard: ConnectionGuard | None = None,
     ) -> None:
         self.handler = handler
         self.peer = ""
@@ -118,7 +129,14 @@ class WireConnection(asyncio.BufferedProtocol):
         self._server = server
         self._keep_alive = keep_alive
         self._high_water = high_water
-        self._parser = FrameParser(max_message_size)
+        self._guard = guard
+        self._max_message_size = max_message_size
+        self._established = guard is None
+        self._parser = (
+            FrameParser(max_message_size)
+            if guard is None
+            else FrameParser(min(max_message_size, HANDSHAKE_SIZE), self._resized)
+        )
         self._error: Exception | None = None
         self._gone = False
         self._pauses: set[Hashable] = set()
@@ -136,6 +154,37 @@ class WireConnection(asyncio.BufferedProtocol):
     def transport_info(self, name: str) -> Any:
         """What asyncio's transport says about itself, such as "peercert"; None: nothing."""
         return self._transport.get_extra_info(name)
+
+    # --- the guard --------------------------------------------------------------------------
+
+    def establish(self) -> None:
+        """Accept frames of any allowed size: the handshake has succeeded."""
+        self._established = True
+        self._parser.accept(self._max_message_size)
+
+    def release(self) -> None:
+        """Tell the guard that the socket is closed. Idempotent."""
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            guard.received.resized(self, 0, self._reclaim_received)
+            guard.unsent.resized(self, 0, self._reclaim_unsent)
+            guard.left(address_of(self._transport))
+
+    def _resized(self, size: int) -> None:
+        if self._guard is not None:
+            self._guard.received.resized(self, size, self._reclaim_received)
+
+    def _reclaim_received(self, force: bool) -> None:
+        if force:
+            self.abort(TooMuchBufferedError(f"{self.peer} holds a buffer of received bytes"))
+        if force or not self._parser.buffered:
+            self._parser.release()
+
+    def _reclaim_unsent(self, force: bool) -> None:
+        if force:
+            self.abort(TooMuchBufferedError(f"{self.peer} leaves bytes unread"))
+            if self._guard is not None:
+                self._guard.unsent.resized(self, 0, self._reclaim_unsent)
 
     # --- sending ---------------------------------------------------------------------------
 
@@ -289,14 +338,16 @@ class WireConnection(asyncio.BufferedProtocol):
             if frame is None:
                 return
             received, entry = frame
-            if type(received) is pb.CommandPing:
+            if not self._established and type(received) is not pb.CommandConnect:
+                self.close(HandshakeError(f"{self.peer} began with another command than CONNECT"))
+            elif type(received) is pb.CommandPing:
                 self.write(_PONG)
             elif type(received) is not pb.CommandPong:
                 self.handler.on_frame(self, received, entry)
 
     def _refuse(self, error: FrameError) -> None:
         request_id = error.request_id if isinstance(error, MalformedCommandError) else None
-        if request_id is None or not self._server:
+        if request_id is None or not self._server or not self._established:
             self.close(error)
             return
         self.send(
@@ -312,6 +363,9 @@ class WireConnection(asyncio.BufferedProtocol):
     def _check_peer(self) -> None:
         now = self._loop.time()
         delay = self._keep_alive
+        if not self._established:
+            self.abort(HandshakeError(f"{self.peer} sent no CONNECT for {delay:.0f} s"))
+            return
         if not self.writable:
             waiting = self._transport.get_write_buffer_size()
             if self._flushed - waiting == self._taken:
@@ -366,10 +420,15 @@ class WireConnection(asyncio.BufferedProtocol):
         self.writable = False
         self._taken = -1
         self._transport.pause_reading()
+        if self._guard is not None:
+            size = self._transport.get_write_buffer_size()
+            self._guard.unsent.resized(self, size, self._reclaim_unsent)
 
     def resume_writing(self) -> None:
         """Enough has been sent."""
         self.writable = True
+        if self._guard is not None:
+            self._guard.unsent.resized(self, 0, self._reclaim_unsent)
         if self.closed:
             return
         self._loop.call_soon(self._resume)
@@ -383,5 +442,6 @@ class WireConnection(asyncio.BufferedProtocol):
         # The connection, its handler and its transport refer to each other: only the next
         # garbage collection frees them, and with them a buffer of up to the largest frame.
         self._parser.release()
+        self.release()
         self._timer.cancel()
         self.handler.on_closed(self, self._error or exc)

@@ -129,3 +129,11 @@ class PeerSilentError(ConnectionError):
 
 class PeerNotReadingError(ConnectionError):
     """A peer that read nothing of what waits for it for a whole keep-alive interval."""
+
+
+class HandshakeError(ConnectionError):
+    """A peer that didn't begin with CONNECT, or not in time."""
+
+
+class TooMuchBufferedError(ConnectionError):
+    """A connection that was closed because all connections together held too much memory."""

@@ -7,6 +7,7 @@ journals, in caches and for consumers. Nothing here reads its metadata.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 from typing import NamedTuple
 
@@ -104,20 +105,30 @@ class FrameParser:
 
     Bytes go into the parser's one buffer, either directly (`get_buffer`, then
     `buffer_updated`, as `asyncio.BufferedProtocol` does) or by `feed`. `next_frame` is then
-    called until it returns None. The buffer starts at 64 KiB, doubles up to 512 KiB whenever it
-    is filled to its end, grows up to the largest frame and no further if frames are taken out
-    before more is put in, and is given back after a frame of over 1 MiB.
+    called until it returns None. The buffer is made for the first byte. It starts at 64 KiB,
+    doubles up to 512 KiB whenever it is filled to its end, grows up to the largest frame and no
+    further if frames are taken out before more is put in, and is given back after a frame of over
+    1 MiB. ``resized`` is called with each new size.
     """
 
-    __slots__ = ("_buffer", "_end", "_filled", "_limit", "_needed", "_start", "_view")
+    __slots__ = ("_buffer", "_end", "_filled", "_limit", "_needed", "_resized", "_start", "_view")
 
-    def __init__(self, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
+    def __init__(
+        self,
+        max_message_size: int = MAX_MESSAGE_SIZE,
+        resized: Callable[[int], None] | None = None,
+    ) -> None:
         self._limit = max_message_size + FRAME_PADDING
+        self._resized = resized
         self._start = self._end = 0
         self._needed = 0
         self._filled = False
-        self._buffer = bytearray(min(_INITIAL_BUFFER, self._limit + 4))
+        self._buffer = bytearray()
         self._view = memoryview(self._buffer)
+
+    def accept(self, max_message_size: int) -> None:
+        """Accept frames with entries of up to this size from now on."""
+        self._limit = max_message_size + FRAME_PADDING
 
     @property
     def buffered(self) -> int:
@@ -135,7 +146,9 @@ class FrameParser:
         capacity = len(self._buffer)
         if waiting == 0:
             self._start = self._end = 0
-            if capacity > _RETAINED_BUFFER and self._needed <= _RETAINED_BUFFER:
+            if not capacity:
+                self._replace_buffer(min(_INITIAL_BUFFER, self._limit + 4))
+            elif capacity > _RETAINED_BUFFER and self._needed <= _RETAINED_BUFFER:
                 self._replace_buffer(_INITIAL_BUFFER)
             elif self._filled and capacity < _ROOMY_BUFFER:
                 # The buffer was filled: more room means fewer calls.
@@ -170,6 +183,8 @@ class FrameParser:
         self._view = memoryview(self._buffer)
         self._view[: len(waiting)] = waiting
         self._start, self._end = 0, len(waiting)
+        if self._resized is not None:
+            self._resized(size)
 
     def take_rest(self) -> bytes:
         """Take out all bytes that wait in the buffer, whole frames or not."""
@@ -178,10 +193,12 @@ class FrameParser:
         return rest
 
     def release(self) -> None:
-        """Release the buffer and its content: nothing more is received."""
+        """Release the buffer and its content. The next byte gets a new one."""
         self._buffer = bytearray()
         self._view = memoryview(self._buffer)
         self._start = self._end = self._needed = 0
+        if self._resized is not None:
+            self._resized(0)
 
     def next_frame(self) -> Frame | None:
         """The next frame, or None if its last byte hasn't come yet.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import OrderedDict
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from velaray.actors.machine import Reason
 from velaray.broker.authorisation.grant_watch import GrantWatch
 from velaray.broker.catalog import messages as m
+from velaray.broker.connection_limits import connection_limits
 from velaray.broker.coordinator.coordinators import check_not_systems, coordinator_of, is_systems
 from velaray.broker.garbage_collection.deletion import is_deletion_topic
 from velaray.broker.proxy.remote_lookup import RemoteLookup
@@ -38,6 +39,7 @@ from velaray.topology.transient import TRANSIENT
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import command as encode_frame
 from velaray.wire.connection import WireConnection
+from velaray.wire.guard import ConnectionGuard, Entrance
 from velaray.wire.hashing import topics_hash
 
 ACTIVATION_TIMEOUT_S = 60.0
@@ -55,6 +57,7 @@ class Proxy:
         self.actor_system = actor_system
         self.sessions: OpenConnections[ProxySession] = OpenConnections()
         self.tunnels: set[_Tunnel] = set()
+        self.guard = ConnectionGuard(connection_limits(actor_system.config))
         self.others = RemoteLookup(outgoing_tls(actor_system.config))
         settings = actor_system.config.roles
         self.grants = None if settings is None else GrantWatch(settings)
@@ -84,9 +87,12 @@ class Proxy:
         self._servers.append(server)
         return int(server.sockets[0].getsockname()[1])
 
-    def _accept(self) -> WireConnection:
-        size = self.actor_system.config.max_message_size
-        return WireConnection(ProxySession(self), max_message_size=size)
+    def _accept(self) -> Entrance:
+        return Entrance(self.guard, self._connection)
+
+    def _connection(self) -> WireConnection:
+        size, session = self.actor_system.config.max_message_size, ProxySession(self)
+        return WireConnection(session, max_message_size=size, guard=self.guard)
 
     async def stop(self) -> None:
         """Stop listening and close every connection."""
@@ -403,7 +409,8 @@ class _Tunnel(asyncio.Protocol):
             self._far.close()
             return
         self._far.write(first)
-        self._near_transport = self._near.detach(_NearHalf(self._far))
+        half = _NearHalf(self._far, self._near.release)
+        self._near_transport = self._near.detach(half)
         self._near_transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
@@ -433,8 +440,9 @@ class _Tunnel(asyncio.Protocol):
 class _NearHalf(asyncio.Protocol):
     """The client's half of a tunnel, after the handshake."""
 
-    def __init__(self, far: asyncio.Transport) -> None:
+    def __init__(self, far: asyncio.Transport, ended: Callable[[], None]) -> None:
         self._far = far
+        self._ended = ended
 
     def data_received(self, data: bytes) -> None:
         self._far.write(data)
@@ -446,4 +454,5 @@ class _NearHalf(asyncio.Protocol):
         self._far.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._ended()
         self._far.close()

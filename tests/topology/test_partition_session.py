@@ -49,6 +49,8 @@ class Client:
     def send(self, message: Any) -> None:
         self.sent.append(message)
 
+    def establish(self) -> None: ...
+
     def close(self, error: Exception | None = None) -> None:
         self.closed = True
 
