@@ -40,6 +40,10 @@ from velaray.wire.replication import CLIENT_VERSION, server_version
 
 SERVER_VERSION = f"velaray-{version('velaray')}"
 
+MAX_REQUESTS = 1000
+"""The requests of a connection that may be in work. While there are as many, nothing is read from
+it."""
+
 _WITHOUT_END_OF_TOPIC = ("Pulsar-CPP", "Pulsar-Go")
 """Clients, by the beginning of their versions, that close the connection on REACHED_END_OF_TOPIC.
 They connect again, so the command would close their connections again and again. The clients for
@@ -115,6 +119,7 @@ class Session:
         self._expiry: CredentialExpiry | None = None
         self.handlers: dict[type, Callable[[Command], object]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._full = False
 
     def on_connected(self, connection: WireConnection) -> None:
         """Keep the connection, which is open now."""
@@ -249,11 +254,17 @@ class Session:
         """
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
+        if len(self._tasks) >= MAX_REQUESTS and not self._full:
+            self._full = True
+            self.connection.pause_reading(MAX_REQUESTS)
         task.add_done_callback(self._task_ended)
         return task
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        if self._full and len(self._tasks) <= MAX_REQUESTS // 2:
+            self._full = False
+            self.connection.resume_reading(MAX_REQUESTS)
         error = None if task.cancelled() else task.exception()
         if error is None:
             return

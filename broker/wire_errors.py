@@ -34,6 +34,10 @@ RETRIABLE = frozenset((pb.UnknownError, pb.MetadataError, pb.PersistenceError, p
 """The codes above after which the client for C++ subscribes again."""
 
 
+class TooManyRequestsError(Exception):
+    """A client asks for more than it may at a time; it may ask again later."""
+
+
 def code_of_reason(reason: Reason) -> pb.ServerError:
     """The wire's code for a refusal."""
     return _CODES[reason]
@@ -48,6 +52,8 @@ def code_of(error: Exception) -> pb.ServerError:
             return _CODES[Reason(error.kind)]
         except ValueError:
             return pb.UnknownError
+    if isinstance(error, TooManyRequestsError):
+        return pb.TooManyRequests
     if isinstance(error, NoSuchEntryError):
         return pb.ServiceNotReady  # it was trimmed during the read
     if isinstance(error, (StorageFull, CorruptJournal)):

@@ -21,10 +21,11 @@ from velaray.broker.connection_limits import connection_limits
 from velaray.broker.coordinator.coordinators import check_not_systems, coordinator_of, is_systems
 from velaray.broker.garbage_collection.deletion import is_deletion_topic
 from velaray.broker.proxy.remote_lookup import RemoteLookup
+from velaray.broker.proxy.request_limits import Creations, Lists
 from velaray.broker.schema_registry.schema_calls import find_schema
 from velaray.broker.schema_registry.schema_session import get_schema
 from velaray.broker.session import Session
-from velaray.broker.wire_errors import code_of
+from velaray.broker.wire_errors import TooManyRequestsError, code_of
 from velaray.client.service_info import urls_by_scheme
 from velaray.client.tls import tls_arguments
 from velaray.events.ids import ActorKey, InvalidNameError, TopicName
@@ -47,7 +48,7 @@ LOCATED_KEPT = 100_000
 """How many addresses of partitions are kept, the newest. Tunnels lead to these only."""
 
 
-_ERRORS: tuple[type[Exception], ...] = (InvalidNameError, *TRANSIENT)
+_ERRORS: tuple[type[Exception], ...] = (InvalidNameError, TooManyRequestsError, *TRANSIENT)
 
 
 class Proxy:
@@ -109,11 +110,17 @@ class Proxy:
             self.grants.stop()
 
     async def locate(
-        self, topic: TopicName, for_system: bool = False, *, at_home: bool = False
+        self,
+        topic: TopicName,
+        for_system: bool = False,
+        *,
+        at_home: bool = False,
+        created: Callable[[], None] = lambda: None,
     ) -> Address:
         """Return the address of a topic partition. Create it if policy allows, and activate it.
 
-        ``for_system`` says that an actor of the cluster asks. Raises `RemoteError` if the partition
+        ``for_system`` says that an actor of the cluster asks; ``created`` is called if the topic is
+        new. Raises `RemoteError` if the partition
         may not exist or belongs to the system, or, with ``at_home``, if the tenant's home is
         another cluster. Raises `Unreachable` if the partition can't be activated now.
         """
@@ -122,6 +129,8 @@ class Proxy:
             check_not_systems(topic)
         wanted = m.EnsureTopic(str(topic), at_home)
         found = await self.actor_system.request(ActorKey.catalog(), wanted, ACTIVATION_TIMEOUT_S)
+        if found["created"]:
+            created()
         key = coordinator or ActorKey.of_partition(topic, found["incarnation"])
         address = await self.actor_system.reach(key, ACTIVATION_TIMEOUT_S)
         leads_to = address.tls_port or address.service_port
@@ -150,6 +159,8 @@ class ProxySession(Session):
     def __init__(self, proxy: Proxy) -> None:
         super().__init__(proxy.actor_system.config, proxy.grants)
         self._proxy = proxy
+        self._creations = Creations()
+        self._lists = Lists(lambda: self.connection.writable)
         self.handlers = {
             pb.CommandPartitionedTopicMetadata: self._on_metadata,
             pb.CommandLookupTopic: self._on_lookup,
@@ -169,6 +180,10 @@ class ProxySession(Session):
         """Drop the connection and its pending requests."""
         super().on_closed(connection, error)
         self._proxy.sessions.discard(self)
+
+    def on_writable(self, connection: WireConnection) -> None:
+        """Continue lists that waited for the socket."""
+        self._lists.written()
 
     @property
     def _at_home(self) -> bool:
@@ -206,14 +221,36 @@ class ProxySession(Session):
     async def _metadata(
         self, topic: TopicName, command: pb.CommandPartitionedTopicMetadata
     ) -> pb.CommandPartitionedTopicMetadataResponse:
-        create = command.metadata_auto_creation_enabled and not is_systems(topic)
-        wanted = m.EnsureTopic if create else m.Topic
-        found = await self._ask(wanted(str(topic), self._at_home))
+        if command.metadata_auto_creation_enabled and not is_systems(topic):
+            found = await self._ensured(topic)
+        else:
+            found = await self._ask(m.Topic(str(topic), self._at_home))
         return pb.CommandPartitionedTopicMetadataResponse(
             request_id=command.request_id,
             response=pb.CommandPartitionedTopicMetadataResponse.Success,
             partitions=found["partitions"] if topic.partition < 0 else 0,
         )
+
+    async def _ensured(self, topic: TopicName) -> Any:
+        """Return a topic, which is created if need be. Raises `TooManyRequestsError` if this
+        connection created too many, and what `_ask` raises."""
+        await self._check_creation(topic)
+        found = await self._ask(m.EnsureTopic(str(topic), self._at_home))
+        if found["created"]:
+            self._creations.created()
+        return found
+
+    async def _check_creation(self, topic: TopicName) -> None:
+        """Raise `TooManyRequestsError` if the topic would be one too many, `RemoteError`."""
+        if not self._creations.exhausted(asyncio.get_running_loop().time()):
+            return
+        try:
+            await self._ask(m.Topic(str(topic), self._at_home))
+        except RemoteError as error:
+            if error.kind != Reason.NOT_FOUND:
+                raise
+            problem = f"this connection creates too many topics: create {topic} later"
+            raise TooManyRequestsError(problem) from error
 
     # -- lookup --------------------------------------------------------------------
 
@@ -237,7 +274,11 @@ class ProxySession(Session):
         self, topic: TopicName, command: pb.CommandLookupTopic
     ) -> pb.CommandLookupTopicResponse:
         network = await self._network(topic, command.advertised_listener_name)
-        address = await self._proxy.locate(topic, self.info.is_system, at_home=self._at_home)
+        await self._check_creation(topic)
+        located = self._proxy.locate(
+            topic, self.info.is_system, at_home=self._at_home, created=self._creations.created
+        )
+        address = await located
         if network is not None and self.info.means_this_cluster:
             # A proxy of another cluster asks: its client must connect by way of that network.
             answer = pb.CommandLookupTopicResponse(
@@ -281,11 +322,11 @@ class ProxySession(Session):
     async def _answer_topics(self, command: pb.CommandGetTopicsOfNamespace) -> None:
         tenant = command.namespace.partition("/")[0]
         try:
-            answer = await self._routed(tenant, command, self._topics(command))
+            async with self._lists.turn():
+                answer = await self._routed(tenant, command, self._topics(command))
+                self.connection.send(answer)
         except _ERRORS as error:
             self.error(command.request_id, code_of(error), str(error))
-        else:
-            self.connection.send(answer)
 
     async def _topics(
         self, command: pb.CommandGetTopicsOfNamespace
