@@ -105,6 +105,7 @@ lint: $(DEV) ## Check style, format, types and generated code
 	$(PYTHON) -m tools.import_diagram --check
 	$(PYTHON) -m tools.metrics_reference --check
 	$(PYTHON) -m tools.policies_reference --check
+	$(PYTHON) -m tools.limits_reference --check
 	$(PYTHON) -m tools.generate_configuration --check
 
 docs: $(DEV) ## Build the site of the documents into build/site (under 1 minute)
@@ -113,6 +114,7 @@ docs: $(DEV) ## Build the site of the documents into build/site (under 1 minute)
 references: $(DEV) ## Regenerate the pages of the documents that are made from code
 	$(PYTHON) -m tools.metrics_reference
 	$(PYTHON) -m tools.policies_reference
+	$(PYTHON) -m tools.limits_reference
 	$(PYTHON) -m tools.generate_configuration
 	$(PYTHON) -m tools.sequence_diagrams
 

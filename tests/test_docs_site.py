@@ -13,6 +13,7 @@ from tools import (
     generate_configuration,
     generated_page,
     import_diagram,
+    limits_reference,
     metrics_reference,
     policies_reference,
     sequence_diagrams,
@@ -56,6 +57,7 @@ def test_folders_are_listed_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "tool",
     [
+        limits_reference,
         metrics_reference,
         policies_reference,
         generate_configuration,
