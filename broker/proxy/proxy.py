@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -162,10 +162,10 @@ class ProxySession(Session):
         self._creations = Creations()
         self._lists = Lists(lambda: self.connection.writable)
         self.handlers = {
-            pb.CommandPartitionedTopicMetadata: self._on_metadata,
-            pb.CommandLookupTopic: self._on_lookup,
-            pb.CommandGetTopicsOfNamespace: self._on_topics,
-            pb.CommandGetSchema: self._on_schema,
+            pb.CommandPartitionedTopicMetadata: self._spawning(self._answer_metadata),
+            pb.CommandLookupTopic: self._spawning(self._answer_lookup),
+            pb.CommandGetTopicsOfNamespace: self._spawning(self._answer_topics),
+            pb.CommandGetSchema: self._spawning(self._answer_schema),
         }
 
     def on_connected(self, connection: WireConnection) -> None:
@@ -185,6 +185,12 @@ class ProxySession(Session):
         """Continue lists that waited for the socket."""
         self._lists.written()
 
+    def _spawning(
+        self, answer: Callable[[Any], Coroutine[Any, Any, None]]
+    ) -> Callable[[Any], object]:
+        """A handler of a request whose answer is made by a task."""
+        return lambda command: self.spawn(answer(command))
+
     @property
     def _at_home(self) -> bool:
         """Whether the client asks for the tenant's home cluster, not for this very one."""
@@ -203,9 +209,6 @@ class ProxySession(Session):
             return await self._proxy.ask_elsewhere(tenant, command)
 
     # -- partition metadata --------------------------------------------------------
-
-    def _on_metadata(self, command: pb.CommandPartitionedTopicMetadata) -> None:
-        self.spawn(self._answer_metadata(command))
 
     async def _answer_metadata(self, command: pb.CommandPartitionedTopicMetadata) -> None:
         answer = pb.CommandPartitionedTopicMetadataResponse(request_id=command.request_id)
@@ -253,9 +256,6 @@ class ProxySession(Session):
             raise TooManyRequestsError(problem) from error
 
     # -- lookup --------------------------------------------------------------------
-
-    def _on_lookup(self, command: pb.CommandLookupTopic) -> None:
-        self.spawn(self._answer_lookup(command))
 
     async def _answer_lookup(self, command: pb.CommandLookupTopic) -> None:
         answer = pb.CommandLookupTopicResponse(request_id=command.request_id, authoritative=True)
@@ -316,9 +316,6 @@ class ProxySession(Session):
 
     # -- topic lists ---------------------------------------------------------------
 
-    def _on_topics(self, command: pb.CommandGetTopicsOfNamespace) -> None:
-        self.spawn(self._answer_topics(command))
-
     async def _answer_topics(self, command: pb.CommandGetTopicsOfNamespace) -> None:
         tenant = command.namespace.partition("/")[0]
         try:
@@ -349,9 +346,6 @@ class ProxySession(Session):
         )
 
     # -- schemas -------------------------------------------------------------------
-
-    def _on_schema(self, command: pb.CommandGetSchema) -> None:
-        self.spawn(self._answer_schema(command))
 
     async def _answer_schema(self, command: pb.CommandGetSchema) -> None:
         answer = pb.CommandGetSchemaResponse(request_id=command.request_id)
