@@ -43,7 +43,7 @@ def test_policies_are_set_shown_and_removed_at_every_level(run: Run, where: str)
     assert json.loads(run("policies", "list", where, "-o", "json").stdout) == {"messageTTL": 60}
     assert "messageTTL" in run("policies", "list", where).output
     applied = json.loads(run("policies", "list", TOPIC, "--applied", "-o", "json").stdout)
-    assert (applied["messageTTL"], applied["maxConsumersPerTopic"]) == (60, 0)
+    assert (applied["messageTTL"], applied["maxConsumersPerTopic"]) == (60, 20_000)
     run("policies", "remove", where, "messageTTL")
     assert json.loads(run("policies", "get", where, "messageTTL").stdout) is None
 

@@ -136,7 +136,7 @@ class ClusterConfig:
     tls: TlsSettings | None = None
     max_connections: int = 10_000
     max_connections_per_address: int = 5_000
-    buffer_memory_mib: int = 256
+    buffer_memory_mib: int = 512
 
     @property
     def number_base(self) -> int:

@@ -285,7 +285,7 @@ class ClusterSettings(BaseModel):
             option="--buffer-memory",
             unit="MiB",
         ),
-    ] = Field(default=256, ge=16)
+    ] = Field(default=512, ge=16)
 
     token_secret: Annotated[
         bytes | FilePath | None,

@@ -70,7 +70,7 @@ class ConnectionLimits:
 
     connections: int = 10_000
     connections_per_address: int = 5_000
-    buffer_bytes: int = 256 << 20
+    buffer_bytes: int = 512 << 20
 
 
 class ConnectionGuard:

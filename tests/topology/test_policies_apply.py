@@ -59,7 +59,7 @@ def test_a_running_topic_applies_the_narrowest_level(cluster, admin, client, top
         soon(lambda value=value: applied(cluster, topic, name) == value)
     admin.set_policy_of("cluster", name, 4)
     assert admin.policies_of(topic, applied=True)[name] == 7
-    for where, left in ((topic, 5), (DEFAULT, 4), ("cluster", 0)):
+    for where, left in ((topic, 5), (DEFAULT, 4), ("cluster", 20_000)):
         admin.remove_policy_of(where, name)
         soon(lambda left=left: applied(cluster, topic, name) == left)
 
