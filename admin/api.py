@@ -7,6 +7,7 @@ every request needs one (``Authorization: Bearer``). Requests of web pages are r
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from aiohttp import web
 
@@ -112,14 +113,20 @@ def admin_app(actor_system: ActorSystem) -> web.Application:
     return app
 
 
-async def serve_admin(actor_system: ActorSystem, host: str, port: int) -> tuple[web.AppRunner, int]:
+async def serve_admin(
+    actor_system: ActorSystem,
+    host: str,
+    port: int,
+    make_app: Callable[[ActorSystem], web.Application] = admin_app,
+) -> tuple[web.AppRunner, int]:
     """Listen on ``host``, and by TLS on the port of the settings; port 0 selects a free port.
     Returns the runner and the port, which is the one of TLS if there is no other.
 
+    ``make_app`` makes the application that is served.
     ``await runner.cleanup()`` stops the server. Raises `OSError` if a port is in use.
     """
     config, tls = actor_system.config, server_tls(actor_system.config)
-    runner = web.AppRunner(admin_app(actor_system), access_log=None)
+    runner = web.AppRunner(make_app(actor_system), access_log=None)
     await runner.setup()
     try:
         if config.speaks_plain:

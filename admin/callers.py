@@ -24,14 +24,14 @@ async def refuse_foreign_callers(request: web.Request, handler: Handler) -> web.
 
     Raises `AdminError`.
     """
-    _check_host(request)
-    _check_page(request)
+    check_host(request)
+    check_page(request)
     if request.match_info.http_exception is None:
         _check_body(request)
     return await handler(request)
 
 
-def _check_host(request: web.Request) -> None:
+def check_host(request: web.Request) -> None:
     """Refuse host names that the operator didn't configure.
 
     A site's own name may resolve to this machine (DNS rebinding), which makes its pages
@@ -50,7 +50,7 @@ def _check_host(request: web.Request) -> None:
         )
 
 
-def _check_page(request: web.Request) -> None:
+def check_page(request: web.Request) -> None:
     """Refuse requests that a page of another origin sends."""
     origin = request.headers.get("Origin")
     host = request.headers.get("Host", "")

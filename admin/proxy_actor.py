@@ -10,8 +10,9 @@ import asyncio
 import os
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 
@@ -20,16 +21,27 @@ from velaray.broker.catalog.messages import EnsureTopic
 from velaray.broker.proxy.proxy import Proxy
 from velaray.events.ids import ActorKey
 from velaray.geo.actor_kinds import make_actor
+from velaray.topology.actor_system import ActorSystem
 from velaray.topology.config import ClusterConfig
 from velaray.topology.ownership import OWNERSHIP_CHECK_S, check_ownership
 from velaray.topology.ray_host import make_actor_system
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 
 class ProxyActor:
     """Serves clients and the admin interface on its node."""
 
-    def __init__(self, name: str, config: ClusterConfig) -> None:
+    def __init__(
+        self,
+        name: str,
+        config: ClusterConfig,
+        make_admin_app: Callable[[ActorSystem], web.Application],
+    ) -> None:
+        """``make_admin_app`` makes the application of the admin port."""
         self._name = name
+        self._make_admin_app = make_admin_app
         self._config = config
         self._actor_system = make_actor_system(config, make_actor)
         self._proxy = Proxy(self._actor_system)
@@ -59,7 +71,10 @@ class ProxyActor:
         await check_ownership(self._actor_system.store, self._config)
         await self._proxy.start(self._config.service_port)
         self._admin = await serve_admin(
-            self._actor_system, self._config.listen_host, self._config.admin_port
+            self._actor_system,
+            self._config.listen_host,
+            self._config.admin_port,
+            self._make_admin_app,
         )
         self._loop = asyncio.get_running_loop()
         started.set_result(None)

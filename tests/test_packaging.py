@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARIES = Path(sysconfig.get_path("purelib"))
-PACKAGED = {".py", ".pyi", ".proto", ".typed", ".html"}
+PACKAGED = {".py", ".pyi", ".proto", ".typed", ".html", ".js", ".css", ".svg", ".txt"}
 BUILD_TOOLS = ("setuptools", "_distutils_hack", "pkg_resources")
 
 RAY_SCRIPT = """

@@ -23,7 +23,7 @@ class Layer:
 # From the lowest up. `velaray` and `pipelines` are above all of them.
 _ORDER = (
     *("events", "journal", "schemas", "wire", "actors", "client"),
-    *("topology", "broker", "geo", "admin"),
+    *("topology", "broker", "geo", "admin", "console"),
 )
 
 
@@ -58,6 +58,8 @@ LAYERS: dict[str, Layer] = {
             "typing_extensions",
         ),
     ),
+    # multidict and yarl come with aiohttp: its requests consist of their types.
+    "console": Layer(_below("console"), ("aiohttp", "fastavro", "jinja2", "multidict", "yarl")),
     FACE: Layer(
         _ORDER,
         # pytest is for `velaray.testing`, whose users have it.

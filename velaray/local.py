@@ -19,6 +19,7 @@ from typing import IO, Any, Self, TypeVar, Unpack
 from velaray.admin.api import serve_admin
 from velaray.broker.garbage_collection.collectors import collectors_to_wake
 from velaray.broker.proxy.proxy import Proxy
+from velaray.console.serving import admin_port_app
 from velaray.geo.actor_kinds import make_actor
 from velaray.journal.memory import MemoryStore
 from velaray.journal.store import LedgerStore
@@ -184,7 +185,7 @@ class LocalCluster:
         system, config = self.actor_system, self.config
         await self._proxy.start(config.service_port)
         self._serving.push_async_callback(self._proxy.stop)
-        admin, _ = await serve_admin(system, config.listen_host, config.admin_port)
+        admin, _ = await serve_admin(system, config.listen_host, config.admin_port, admin_port_app)
         self._serving.push_async_callback(admin.cleanup)
         await bootstrap(system)
         for key in await collectors_to_wake(system):

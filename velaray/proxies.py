@@ -13,6 +13,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from velaray.admin.proxy_actor import ProxyActor
+from velaray.console.serving import admin_port_app
 from velaray.topology.config import ClusterConfig, namespace_of
 from velaray.topology.ray_nodes import resource_of_node, share_of
 
@@ -43,7 +44,7 @@ def open_proxies(config: ClusterConfig, ray_addresses: Sequence[str]) -> None:
                 num_cpus=0,
                 resources=share_of(resource_of_node(address)),
             )
-            .remote(name, config)
+            .remote(name, config, admin_port_app)
         )
         serving.append(proxy.describe.remote())
     ray.get(serving)

@@ -17,6 +17,7 @@ from tests.support.described_answers import checked
 from velaray.admin.api import serve_admin
 from velaray.broker.coordinator.coordinators import ensure_coordinators
 from velaray.broker.proxy.proxy import Proxy
+from velaray.console.serving import admin_port_app
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.geo.actor_kinds import make_actor
 from velaray.topology.config import AuthSettings, ClusterConfig
@@ -118,7 +119,7 @@ class LocalCluster:
         await self.proxy.start(self._service_port)
         with patch("velaray.admin.api.bound", checked):
             self._admin, self._admin_port = await serve_admin(
-                self.actor_system, self.config.host, 0
+                self.actor_system, self.config.host, 0, admin_port_app
             )
         await call_by_name(
             self.actor_system,

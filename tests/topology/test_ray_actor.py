@@ -13,6 +13,7 @@ import pytest
 import ray
 
 from velaray.admin import proxy_actor
+from velaray.admin.api import admin_app
 from velaray.admin.proxy_actor import ProxyActor
 from velaray.broker.catalog.catalog_actor import CatalogActor
 from velaray.events.ids import ActorKey
@@ -142,7 +143,7 @@ def test_a_proxy_that_cannot_start_reports_the_reason(
 
     monkeypatch.setattr(proxy_actor, "check_ownership", unreadable)
     with pytest.raises(CorruptJournal, match="not a manifest"):
-        ProxyActor("front-door", config)
+        ProxyActor("front-door", config, admin_app)
 
 
 def test_a_proxy_whose_thread_ends_exits_its_process(
@@ -152,7 +153,7 @@ def test_a_proxy_whose_thread_ends_exits_its_process(
         raise OSError("too many open files")
 
     left = threading.Event()
-    ProxyActor("front-door", config)
+    ProxyActor("front-door", config, admin_app)
     monkeypatch.setattr(os, "_exit", lambda code: left.set())
     monkeypatch.setattr(proxy_actor, "check_ownership", unreadable)
     assert left.wait(5)

@@ -71,6 +71,7 @@ def start(file: Path | None, **options: Any) -> None:
             click.echo(f"service  {url}")
         for url in filter(None, (config.plain_admin_url, config.tls_admin_url)):
             click.echo(f"admin    {url}")
+        click.echo(f"console  {config.tls_admin_url or config.plain_admin_url}/")
         click.echo(f"data     {settings.location}")
         click.echo("velaray is running; stop it with Ctrl-C")
         _run_until(stopped, cluster)

@@ -1,0 +1,126 @@
+"""The rules of every page: tokens, forms, other sites, errors and headers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from aiohttp import web
+
+from velaray.admin.callers import check_host, check_page
+from velaray.admin.http import ACTOR_SYSTEM, Handler
+from velaray.admin.http import AdminError as Refused
+from velaray.client.admin.errors import AdminError
+from velaray.console.visit import FormError, Visit, cookie_name, link
+from velaray.events.ids import InvalidMessageIdError, InvalidNameError
+from velaray.topology.auth import AuthenticationFailed, authenticate
+
+SECURITY = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""The headers of every page: nothing from elsewhere, no inline scripts or styles, no frames."""
+
+Page = Callable[[Visit], Awaitable[web.Response]]
+
+
+class Outcome(NamedTuple):
+    """The outcome of a change: where the browser goes, and what it shows there."""
+
+    path: str
+    text: str
+
+
+Change = Callable[[Visit], Awaitable[Outcome]]
+
+
+def page(show: Page, *, public: bool = False) -> Handler:
+    """The handler of a page; ``public``: it is shown without a token."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await _answered(request, show, public)
+
+    return handle
+
+
+def change(apply: Change) -> Handler:
+    """The handler of a form that changes something. A refusal is shown on the page of the form."""
+
+    async def show(visit: Visit) -> web.Response:
+        if not visit.may_change:
+            raise Refused(403, f"the role {visit.role!r} may look at everything and change nothing")
+        try:
+            outcome = await apply(visit)
+        except (AdminError, FormError, InvalidNameError, InvalidMessageIdError) as error:
+            return visit.redirect(_back(visit), str(error), failed=True)
+        return visit.redirect(*outcome)
+
+    return page(show)
+
+
+def _back(visit: Visit) -> str:
+    """The page of the form, by its field ``back``: always a path of this server."""
+    back = visit.text("back", "/")
+    return back if back.startswith("/") and not back.startswith(("//", "/\\")) else "/"
+
+
+async def _answered(request: web.Request, show: Page, public: bool) -> web.StreamResponse:
+    visit = Visit.of(request)
+    response: web.Response
+    try:
+        check_host(request)
+    except Refused as error:  # a name that another site chose: it gets no page
+        return web.Response(status=error.status, text=str(error), headers=SECURITY)
+    try:
+        if request.method == "POST":
+            check_page(request)
+            await visit.read_form()
+        else:
+            _check_reading(request)
+        if not public:
+            visit.role = authenticate(request.app[ACTOR_SYSTEM].config.auth, visit.token)
+        response = await show(visit)
+    except AuthenticationFailed as error:
+        response = _to_login(visit, str(error))
+    except Refused as error:
+        response = _problem(visit, error.status, str(error))
+    except AdminError as error:
+        response = _problem(visit, error.status or 503, str(error))
+    except FormError as error:
+        response = _problem(visit, 400, str(error))
+    except (InvalidNameError, InvalidMessageIdError) as error:
+        response = _problem(visit, 422, str(error))
+    response.headers.update(SECURITY)
+    return response
+
+
+def _check_reading(request: web.Request) -> None:
+    """Allow links from other sites to a page, and refuse every other use of it by other sites.
+
+    Reading changes nothing, and other sites can neither read nor frame the page.
+    """
+    is_link = request.headers.get("Sec-Fetch-Mode") == "navigate"
+    if not (is_link and request.headers.get("Sec-Fetch-Dest") == "document"):
+        check_page(request)
+
+
+def _to_login(visit: Visit, reason: str) -> web.Response:
+    """Send the browser to the login page, and from there back to the page."""
+    wanted = str(visit.request.rel_url) if visit.request.method == "GET" else "/"
+    login = link("login", next="" if wanted == "/" else wanted)
+    if "HX-Request" in visit.request.headers:
+        return web.Response(status=401, headers={"HX-Redirect": login})
+    response = visit.redirect(login, reason if visit.token else "", failed=True)
+    response.del_cookie(cookie_name(visit.request, "token"), path="/")
+    return response
+
+
+def _problem(visit: Visit, status: int, text: str) -> web.Response:
+    return visit.render("problem.html", status=status, problem=text)
