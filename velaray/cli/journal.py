@@ -13,10 +13,10 @@ from typing import Any
 
 import click
 
-from velaray.actors.machine import InvariantViolation, Machine, digest
+from velaray.actors.machine import InvariantViolation, digest
+from velaray.broker.actor_states import describe, machine_of
 from velaray.cli.common import JournalsPlace, Output, with_output
-from velaray.cli.state import describe
-from velaray.events.ids import ActorKey, ActorKind
+from velaray.events.ids import ActorKey
 from velaray.journal.checkpoint import Checkpoint
 from velaray.journal.errors import JournalError
 from velaray.journal.replay import checkpoint_of, load_manifest, replay, verify
@@ -28,40 +28,6 @@ from velaray.topology.stores import open_store
 
 class Divergent(JournalError):
     """A journal contradicts itself; the text states how and where."""
-
-
-def machine_of(key: ActorKey) -> Machine[Any]:
-    """The machine whose events the journal of ``key`` holds.
-
-    Raises `Divergent` for actor kinds without a journal.
-    """
-    match key.kind:
-        case ActorKind.CATALOG:
-            from velaray.actors.catalog.machine import CatalogMachine
-
-            return CatalogMachine()
-        case ActorKind.PARTITION:
-            from velaray.actors.partition.machine import PartitionMachine
-
-            return PartitionMachine()
-        case ActorKind.SUBSCRIPTION:
-            from velaray.actors.subscription.machine import SubscriptionMachine
-
-            return SubscriptionMachine()
-        case ActorKind.COMPACTED:
-            from velaray.actors.partition.compacted_index import CompactedIndexMachine
-
-            return CompactedIndexMachine()
-        case ActorKind.COORDINATOR:
-            from velaray.actors.coordinator.machine import CoordinatorMachine
-
-            return CoordinatorMachine()
-        case ActorKind.SCHEMA_REGISTRY:
-            from velaray.actors.schema_registry.machine import SchemaRegistryMachine
-
-            return SchemaRegistryMachine()
-        case ActorKind.GARBAGE_COLLECTOR | ActorKind.INBOUND_REPLICATOR:
-            raise Divergent(f"a {key.kind} has no journal")
 
 
 class MachineFold:

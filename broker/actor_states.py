@@ -1,18 +1,46 @@
-"""The states of machines as plain values, for tables and JSON."""
+"""The machines of actors, and their states as plain values, for tables and JSON."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+from velaray.actors.catalog.machine import CatalogMachine
 from velaray.actors.catalog.state import Catalog
+from velaray.actors.coordinator.machine import CoordinatorMachine
 from velaray.actors.coordinator.state import CoordinatorState
-from velaray.actors.partition.compacted_index import CompactedIndex
+from velaray.actors.machine import Machine
+from velaray.actors.partition.compacted_index import CompactedIndex, CompactedIndexMachine
+from velaray.actors.partition.machine import PartitionMachine
 from velaray.actors.partition.state import PartitionState
-from velaray.actors.schema_registry.machine import RegistryState, Version
+from velaray.actors.schema_registry.machine import RegistryState, SchemaRegistryMachine, Version
 from velaray.actors.subscription.cursor import mask_to_words
-from velaray.actors.subscription.machine import SubscriptionState
+from velaray.actors.subscription.machine import SubscriptionMachine, SubscriptionState
+from velaray.broker.history import NoHistory
+from velaray.events.ids import ActorKey, ActorKind
 from velaray.schemas.json_form import data_text
+
+
+def machine_of(key: ActorKey) -> Machine[Any]:
+    """The machine whose events the journal of ``key`` holds.
+
+    Raises `NoHistory` for actor kinds without a journal.
+    """
+    match key.kind:
+        case ActorKind.CATALOG:
+            return CatalogMachine()
+        case ActorKind.PARTITION:
+            return PartitionMachine()
+        case ActorKind.SUBSCRIPTION:
+            return SubscriptionMachine()
+        case ActorKind.COMPACTED:
+            return CompactedIndexMachine()
+        case ActorKind.COORDINATOR:
+            return CoordinatorMachine()
+        case ActorKind.SCHEMA_REGISTRY:
+            return SchemaRegistryMachine()
+        case ActorKind.GARBAGE_COLLECTOR | ActorKind.INBOUND_REPLICATOR:
+            raise NoHistory(f"a {key.kind} has no journal")
 
 
 def describe(state: Any) -> dict[str, Any]:
