@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
+from velaray.admin import actors as admin_actors
 from velaray.admin import brokers as admin_brokers
 from velaray.admin import clusters as admin_clusters
 from velaray.admin import compaction as admin_compaction
@@ -24,6 +25,7 @@ from velaray.admin import offload as admin_offload
 from velaray.admin import openapi as admin_openapi
 from velaray.admin import permissions as admin_permissions
 from velaray.admin import policies as admin_policies
+from velaray.admin import publishing as admin_publishing
 from velaray.admin import pulls as admin_pulls
 from velaray.admin import replication as admin_replication
 from velaray.admin import schemas as admin_schemas
@@ -62,6 +64,7 @@ _MODULES = (
     admin_replication,
     admin_topics,
     admin_topic_reads,
+    admin_publishing,
     admin_compaction,
     admin_offload,
     admin_subscriptions,
@@ -70,6 +73,7 @@ _MODULES = (
     admin_schemas,
     admin_ledgers,
     admin_hosts,
+    admin_actors,
     admin_metrics,
     admin_migrations,
     admin_pulls,

@@ -71,6 +71,8 @@ def _headers(found: list[int], metadata: MessageMetadata) -> dict[str, str]:
         headers["X-Pulsar-num-batch-message"] = str(metadata.num_messages_in_batch)
     if metadata.HasField("partition_key"):
         headers["X-Pulsar-partition-key"] = _header_text(metadata.partition_key)
+    if metadata.HasField("schema_version"):
+        headers["X-Velaray-schema-version"] = metadata.schema_version.hex()
     if metadata.properties:
         named = {item.key: item.value for item in metadata.properties}
         headers["X-Pulsar-PROPERTY"] = json.dumps(named)

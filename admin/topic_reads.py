@@ -123,17 +123,19 @@ async def bundle_range(request: web.Request) -> web.Response:
 
 _ENTRY = {200: bytes}
 
+READ_ENTRY = Operation(
+    "GET", f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", answers=_ENTRY, content=BYTES
+)
+"""Answer a stored entry: metadata in headers, the payload uncompressed."""
+ID_AT_TIME = reads(f"{TOPIC}/messageid/{{timestamp}}", MessageIdData)
+"""Answer the id of the first entry of a time."""
+
 ROUTES: tuple[Route, ...] = (
-    Route(
-        Operation(
-            "GET", f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", answers=_ENTRY, content=BYTES
-        ),
-        get_entry,
-    ),
+    Route(READ_ENTRY, get_entry),
     Route(
         Operation("GET", f"{TOPIC}/examinemessage", (FROM, POSITION), None, _ENTRY, BYTES), examine
     ),
-    Route(reads(f"{TOPIC}/messageid/{{timestamp}}", MessageIdData), id_at_time),
+    Route(ID_AT_TIME, id_at_time),
     Route(
         Operation("PUT", f"{TOPIC}/backlogSize", body=MessageIdBody, answers={200: int}),
         backlog_size,

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar
 from warnings import warn
 
+from velaray.client.admin.actors import Actors
 from velaray.client.admin.calls import Asyncio, Blocking, Call, call, of_group
 from velaray.client.admin.clusters import Clusters
 from velaray.client.admin.connection import DEFAULT_URL, AdminConnection, ModeT, parsed
@@ -72,6 +73,7 @@ class AdminCalls(Generic[ModeT]):
         self.transactions = Transactions(connection, mode)
         self.ledgers = Ledgers(connection, mode)
         self.hosts = Hosts(connection, mode)
+        self.actors = Actors(connection, mode)
 
     @call
     async def request(

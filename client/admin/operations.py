@@ -71,6 +71,7 @@ APPLIED = flag("applied", "Answer the value in effect, whichever level sets it."
 
 # The variables of paths, and their types.
 _VARIABLES: Mapping[str, tuple[str, Any]] = {
+    "actor": ("The key of an actor, with its slashes quoted.", str),
     "broker": ("The address of a proxy.", str),
     "bundle": ("The range of a namespace's only bundle.", str),
     "coordinator": ("The number of a transaction coordinator.", Whole),
