@@ -9,12 +9,40 @@ from aiohttp import web
 
 from velaray.admin.api import admin_app
 from velaray.admin.http import ACTOR_SYSTEM, MAX_BODY
-from velaray.console import attention, login
+from velaray.console import (
+    attention,
+    cluster,
+    dead_letters,
+    login,
+    message,
+    messages,
+    moments,
+    policies,
+    schemas,
+    subscription,
+    topic,
+    topics,
+    transactions,
+)
 from velaray.console.survey import SURVEYS, Surveys
 from velaray.console.visit import SERVER, TEMPLATES, templates
 from velaray.topology.actor_system import ActorSystem
 
-_PAGES = (attention, login)
+_PAGES = (
+    attention,
+    topics,
+    topic,
+    messages,
+    message,
+    subscription,
+    policies,
+    schemas,
+    dead_letters,
+    transactions,
+    cluster,
+    moments,
+    login,
+)
 _API = web.AppKey("api", web.Application)
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 

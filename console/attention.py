@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from velaray.actors.catalog.machine import SYSTEM_TENANT
 from velaray.client.admin.errors import PreconditionFailed
 from velaray.console.formats import age, number, short
 from velaray.console.pages import page
 from velaray.console.parts import Part, part
 from velaray.console.survey import Survey
+from velaray.console.topics import is_users, topic_names
 from velaray.console.visit import Visit, link
 
 MOST_ROWS = 20
@@ -50,16 +50,12 @@ class Section:
 # -- sections --------------------------------------------------------------------------
 
 
-def _is_users(topic: str) -> bool:
-    return not topic.startswith(f"persistent://{SYSTEM_TENANT}/")
-
-
 def suspects(survey: Survey) -> list[tuple[str, str]]:
     """The subscriptions with a backlog, largest first. Their descriptions tell which are stuck."""
     found = {
         key: values.get("pulsar_subscription_back_log", 0)
         for key, values in survey.subscriptions.items()
-        if _is_users(key[0]) and values.get("pulsar_subscription_back_log", 0)
+        if is_users(key[0]) and values.get("pulsar_subscription_back_log", 0)
     }
     return sorted(found, key=lambda key: -found[key])[:MOST_ROWS]
 
@@ -99,20 +95,6 @@ async def oldest_backlogs(visit: Visit, survey: Survey) -> list[Trouble]:
     return [found for found in await asyncio.gather(*map(ask, topics)) if found is not None]
 
 
-async def topic_names(visit: Visit) -> dict[str, int]:
-    """All topics that aren't the system's, with their numbers of partitions; shared for a while."""
-
-    async def ask() -> dict[str, int]:
-        found: dict[str, int] = {}
-        for tenant in await visit.admin.tenants():
-            for namespace in await visit.admin.namespaces(tenant):
-                found |= await visit.admin.topics(namespace)
-        return found
-
-    names: dict[str, int] = await visit.surveys.shared(visit.token, "names", 2.0, ask)
-    return names
-
-
 async def dead_letters(visit: Visit) -> list[Trouble]:
     """The dead-letter topics with entries, and the deletions that were given up."""
 
@@ -145,7 +127,7 @@ async def old_transactions(visit: Visit) -> list[Trouble]:
     return [
         Trouble(
             f"Transaction {each['txnId']}",
-            link("transactions"),
+            link("transaction", id=each["txnId"]),
             f"{each['status'].lower()} for {age((each['age'] or 0) / 1000)}"
             + (f", begun by {each['client'] or each['owner']}" if each["owner"] else ""),
         )
@@ -249,7 +231,7 @@ async def sections(visit: Visit, survey: Part[Survey]) -> list[Section]:
 
 def totals(survey: Survey) -> list[tuple[str, str, float]]:
     """The rates on top: what, the filter that formats it, and the value."""
-    users = [values for topic, values in survey.topics.items() if _is_users(topic)]
+    users = [values for topic, values in survey.topics.items() if is_users(topic)]
 
     def total(metric: str) -> float:
         return sum(values.get(metric, 0) for values in users)

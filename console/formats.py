@@ -91,4 +91,5 @@ FILTERS: Mapping[str, Callable[..., str]] = {
     "short": short,
     "as_json": as_json,
     "plain": plain,
+    "json": json.dumps,
 }

@@ -60,6 +60,8 @@ def change(apply: Change) -> Handler:
             outcome = await apply(visit)
         except (AdminError, FormError, InvalidNameError, InvalidMessageIdError) as error:
             return visit.redirect(_back(visit), str(error), failed=True)
+        finally:
+            visit.surveys.forget()
         return visit.redirect(*outcome)
 
     return page(show)

@@ -87,6 +87,10 @@ class Surveys:
         found: Survey = await self.shared(token, "metrics", FRESH_S, ask)
         return found
 
+    def forget(self) -> None:
+        """Forget all answers, after a change."""
+        self._running.clear()
+
 
 async def _run(ask: Callable[[], Awaitable[Any]]) -> Any:
     return await ask()

@@ -52,7 +52,7 @@ def templates() -> Environment:
     return made
 
 
-def link(page: str, **query: Any) -> str:
+def link(page: str, /, **query: Any) -> str:
     """The path of a page with its query; parameters that are None or "" are left out."""
     given = {name: value for name, value in query.items() if value not in (None, "")}
     path = f"/console/{page}" if page else "/"
@@ -84,10 +84,15 @@ class Visit:
     # -- the cluster -------------------------------------------------------------------
 
     @cached_property
+    def connection(self) -> AdminConnection:
+        """Sends requests to the REST interface with the visitor's token."""
+        transport = InProcessTransport(self.request.app[SERVER], self.request)
+        return AdminConnection(BASE, transport, self.token or None, None)
+
+    @cached_property
     def admin(self) -> AdminCalls[Asyncio]:
         """The operations of the REST interface, called with the visitor's token."""
-        transport = InProcessTransport(self.request.app[SERVER], self.request)
-        return AdminCalls(AdminConnection(BASE, transport, self.token or None, None), Asyncio)
+        return AdminCalls(self.connection, Asyncio)
 
     @property
     def surveys(self) -> Surveys:

@@ -26,5 +26,5 @@ document.addEventListener("htmx:beforeRequest", (event) => {
 });
 
 document.addEventListener("change", (event) => {
-  if (event.target.id === "theme") event.target.form.requestSubmit();
+  if (["theme", "event"].includes(event.target.id)) event.target.form.requestSubmit();
 });

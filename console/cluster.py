@@ -1,0 +1,196 @@
+"""The cluster: other clusters, replication and migrations; hosts; pipelines; settings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any, NamedTuple
+
+from aiohttp import web
+
+from velaray.client.admin.errors import PreconditionFailed
+from velaray.console.attention import actor_name
+from velaray.console.pages import Outcome, change, page
+from velaray.console.parts import part
+from velaray.console.survey import Survey
+from velaray.console.topics import is_users
+from velaray.console.visit import Visit, link
+
+MOST_ROWS = 100
+SLOWEST = 10
+"""Recoveries that are shown."""
+
+# -- other clusters --------------------------------------------------------------------
+
+
+async def _clusters(visit: Visit) -> dict[str, dict[str, Any]]:
+    names = await visit.admin.clusters.names()
+    found = await asyncio.gather(*(visit.admin.clusters.get(name) for name in names))
+    return dict(zip(names, found, strict=True))
+
+
+async def show_clusters(visit: Visit) -> web.Response:
+    """The known clusters, the replicators of running partitions, the homes, the migrations."""
+    clusters, replicators, homes, migrations = await asyncio.gather(
+        part(_clusters(visit)),
+        part(visit.admin.clusters.replication()),
+        part(visit.admin.request("GET", "homes")),
+        part(visit.admin.migrations()),
+    )
+    return visit.render(
+        "clusters.html",
+        clusters=clusters,
+        replicators=replicators,
+        homes=homes,
+        migrations=migrations,
+        most=MOST_ROWS,
+    )
+
+
+async def roll_back(visit: Visit) -> Outcome:
+    """Roll a migration back."""
+    tenant = visit.needed("tenant")
+    await visit.admin.migrations.roll_back(tenant, why=visit.text("why") or "asked to")
+    return Outcome(link("clusters"), f"The migration of {tenant} is rolled back")
+
+
+# -- hosts -----------------------------------------------------------------------------
+
+
+class Hosts(NamedTuple):
+    """The hosts, and whether actors share any."""
+
+    rows: list[dict[str, Any]]
+    shared: bool
+
+
+async def _hosts(visit: Visit) -> Hosts:
+    try:
+        return Hosts(await visit.admin.hosts(), True)
+    except PreconditionFailed:
+        return Hosts([], False)
+
+
+def recoveries(survey: Survey) -> list[tuple[str, float, float]]:
+    """The actors whose last recoveries were the longest: name, seconds, replayed events."""
+    found = [
+        (
+            actor_name(labels),
+            values.get("velaray_recovery_seconds", 0.0),
+            values.get("velaray_recovery_events", 0.0),
+        )
+        for labels, values in survey.actors
+    ]
+    return sorted(found, key=lambda row: -row[1])[:SLOWEST]
+
+
+async def show_hosts(visit: Visit) -> web.Response:
+    """The hosts with their actors, the running actors by kind, and the longest recoveries."""
+    hosts, survey = await asyncio.gather(
+        part(_hosts(visit)), part(visit.surveys.survey(visit.token, visit.admin))
+    )
+    kinds = Counter(labels["kind"] for labels, _ in survey.value.actors) if survey.value else {}
+    return visit.render(
+        "hosts.html",
+        hosts=hosts,
+        kinds=sorted(kinds.items()),
+        survey=survey,
+        recoveries=recoveries(survey.value) if survey.value is not None else [],
+    )
+
+
+async def change_host(visit: Visit) -> Outcome:
+    """Drain a host, resume it or restart it."""
+    host, action = visit.needed("host"), visit.needed("action")
+    if action == "drain":
+        moved = await visit.admin.hosts.drain(host)
+        told = f"{host} is drained: {moved} topics and other actors were moved"
+    elif action == "restart":
+        await visit.admin.hosts.restart(host)
+        told = f"{host} has a new process"
+    else:
+        await visit.admin.hosts.resume(host)
+        told = f"{host} takes actors again"
+    return Outcome(link("hosts"), told)
+
+
+async def move(visit: Visit) -> Outcome:
+    """Move the actors of a topic to a host."""
+    topic = visit.needed("topic")
+    host = await visit.admin.hosts.move(topic, visit.text("host") or None)
+    return Outcome(link("hosts"), f"{topic} is in {host} now")
+
+
+# -- pipelines -------------------------------------------------------------------------
+
+
+class Reader(NamedTuple):
+    """A subscription, as the state of a pipeline: what it has still to read, and who reads."""
+
+    topic: str
+    name: str
+    backlog: float
+    consumers: float
+    pending: float
+
+
+def readers(survey: Survey) -> list[Reader]:
+    """The subscriptions of running topics, those without readers first."""
+    found = [
+        Reader(
+            topic,
+            name,
+            values.get("pulsar_subscription_back_log", 0),
+            values.get("pulsar_subscription_consumers_count", 0),
+            values.get("velaray_subscription_pending_entries", 0),
+        )
+        for (topic, name), values in survey.subscriptions.items()
+        if is_users(topic)
+    ]
+    return sorted(found, key=lambda each: (each.consumers > 0, -each.backlog))
+
+
+async def show_pipelines(visit: Visit) -> web.Response:
+    """The subscriptions that transforms and Spark queries read by, with lag and abandoned ones."""
+    survey = await part(visit.surveys.survey(visit.token, visit.admin))
+    found = readers(survey.value) if survey.value is not None else []
+    wanted = visit.text("q").lower()
+    rows = [each for each in found if wanted in f"{each.topic} {each.name}".lower()]
+    return visit.render(
+        "pipelines.html",
+        survey=survey,
+        rows=rows[:MOST_ROWS],
+        total=len(rows),
+        q=visit.text("q"),
+    )
+
+
+async def release(visit: Visit) -> Outcome:
+    """Delete the subscription of a query that isn't needed any more."""
+    topic, name = visit.needed("topic"), visit.needed("name")
+    await visit.admin.subscriptions.delete(topic, name)
+    return Outcome(link("pipelines"), f"{name} of {topic} is released")
+
+
+# -- settings --------------------------------------------------------------------------
+
+
+async def show_settings(visit: Visit) -> web.Response:
+    """The settings of the cluster under Pulsar's names, and the version."""
+    settings, version = await asyncio.gather(
+        part(visit.admin.request("GET", "brokers/configuration/runtime")),
+        part(visit.admin.request("GET", "brokers/version")),
+    )
+    return visit.render("settings.html", settings=settings, release=version)
+
+
+ROUTES = (
+    ("GET", "/console/clusters", page(show_clusters)),
+    ("POST", "/console/clusters/roll-back", change(roll_back)),
+    ("GET", "/console/hosts", page(show_hosts)),
+    ("POST", "/console/hosts/change", change(change_host)),
+    ("POST", "/console/hosts/move", change(move)),
+    ("GET", "/console/pipelines", page(show_pipelines)),
+    ("POST", "/console/pipelines/release", change(release)),
+    ("GET", "/console/settings", page(show_settings)),
+)

@@ -1,0 +1,181 @@
+"""The pages of dead letters, transactions, schemas, pipelines, clusters, hosts and settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.console.visiting import Visitor
+from tests.support.local_cluster import LocalCluster
+from tests.support.waiting import wait_until
+from velaray import Client
+from velaray.client.admin import Admin
+from velaray.console.schemas import difference
+from velaray.console.transactions import id_of
+from velaray.console.visit import FormError
+from velaray.topology.host_control import HostStatus
+
+HOST = HostStatus("host/0", 17, "n", ("catalog",), 5 << 20, 1.25, 2.5, "0.2.0", drained=True)
+ONE = '{"type":"record","name":"R","fields":[{"name":"a","type":"int"}]}'
+TWO = (
+    '{"type":"record","name":"R","fields":[{"name":"a","type":"int"},'
+    '{"name":"b","type":"string","default":""}]}'
+)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("data")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def visitor(cluster: LocalCluster) -> Visitor:
+    return Visitor(cluster.admin_url)
+
+
+@pytest.fixture
+def admin(cluster: LocalCluster) -> Admin:
+    return Admin(cluster.admin_url)
+
+
+def test_a_dead_letter_is_republished(
+    cluster: LocalCluster, visitor: Visitor, admin: Admin
+) -> None:
+    admin.topics.create("bills")
+    with Client(cluster.service_url) as client:
+        marks = {"REAL_TOPIC": "bills", "REAL_SUBSCRIPTION": "billing", "own": "kept"}
+        client.create_producer("bills-billing-DLQ").send(b"\xff\x00", marks, "k")
+    shown = visitor.get("/console/dead-letters")
+    assert "public/default/bills-billing-DLQ" in shown.text
+    assert "ff 00" in shown.text
+    fields = dict(re.findall('name="(topic|id|index)" value="([^"]*)"', shown.html))
+    told = visitor.post("/console/dead-letters/republish", fields)
+    assert "A copy is stored in bills" in told.text
+    copied = visitor.get("/console/messages?topic=bills")
+    assert "ff 00" in copied.text
+    assert "own=kept" in copied.text
+    assert "REAL_TOPIC" not in copied.text
+    unknown = visitor.post("/console/dead-letters/republish", {**fields, "index": "7"})
+    assert "no such message" in unknown.text
+    lost = visitor.post("/console/dead-letters/republish", {"topic": "bills", "id": "0:0"})
+    assert lost.status == 200
+    nothing = visitor.post("/console/dead-letters/retry", {"id": "x"})
+    assert "are retried" not in nothing.text
+
+
+def test_a_transaction_is_shown_and_aborted(
+    cluster: LocalCluster, visitor: Visitor, admin: Admin
+) -> None:
+    admin.topics.create("paid")
+    with Client(cluster.service_url) as client:
+        transaction = client.transaction()
+        client.create_producer("paid").send(b"x", txn=transaction)
+        wait_until(lambda: "OPEN" in visitor.get("/console/transactions").text)
+        shown = visitor.get("/console/transactions")
+        (found,) = admin.transactions()["transactions"]
+        assert found["txnId"] in shown.text
+        one = visitor.get(f"/console/transaction?id={found['txnId']}")
+        assert "public/default/paid" in one.text
+        told = visitor.post("/console/transaction/abort", {"id": found["txnId"]})
+        assert "is aborted" in told.text
+    assert visitor.get("/console/transaction?id=x").status == 400
+    assert visitor.get("/console/transaction?id=0:999999").status == 404
+
+
+def test_versions_of_a_schema_are_compared_and_checked(visitor: Visitor, admin: Admin) -> None:
+    admin.topics.create("shaped")
+    assert "The topic has no schema" in visitor.get("/console/schemas?topic=shaped").text
+    admin.schemas.upload("shaped", "AVRO", ONE)
+    admin.schemas.upload("shaped", "AVRO", TWO)
+    shown = visitor.get("/console/schemas?topic=shaped")
+    assert "Version 1: AVRO" in shown.text
+    assert '+ "name": "b"' in " ".join(shown.text.split())
+    fields = {"topic": "shaped", "type": "AVRO", "schema": ONE.replace("int", "string")}
+    assert "It couldn't be registered" in visitor.post("/console/schemas", fields).text
+    assert (
+        "It could be registered" in visitor.post("/console/schemas", {**fields, "schema": TWO}).text
+    )
+    bad = visitor.post("/console/schemas", {**fields, "schema": "nonsense"})
+    assert bad.status == 422
+
+
+def test_pipelines_are_listed_and_released(
+    cluster: LocalCluster, visitor: Visitor, admin: Admin
+) -> None:
+    admin.topics.create("flow")
+    admin.subscriptions.create("flow", "query-mark")
+    with Client(cluster.service_url) as client:
+        client.create_producer("flow").send(b"x")
+    wait_until(lambda: "perhaps abandoned" in visitor.get("/console/pipelines?q=mark").text)
+    told = visitor.post("/console/pipelines/release", {"topic": "flow", "name": "query-mark"})
+    assert "is released" in told.text
+    assert admin.subscriptions("flow") == []
+
+
+def test_clusters_and_settings_are_shown(cluster: LocalCluster, visitor: Visitor) -> None:
+    shown = visitor.get("/console/clusters")
+    assert f"{cluster.config.name} (this one)" in shown.text
+    assert "No tenant was to move away from here." in shown.text
+    assert "clusterName" in visitor.get("/console/settings").text
+    told = visitor.post("/console/clusters/roll-back", {"tenant": "public"})
+    assert "rolled back" not in told.text.replace("Roll back", "")
+
+
+def test_a_cluster_without_hosts_says_so(visitor: Visitor) -> None:
+    shown = visitor.get("/console/hosts")
+    assert "share no hosts" in shown.text
+    assert "Longest recoveries" in shown.text
+
+
+class Control:
+    """The hosts of a test."""
+
+    async def hosts(self) -> list[HostStatus]:
+        return [HOST, replace(HOST, name="host/1", drained=False, lag_s=0.0)]
+
+    async def drain(self, host: str) -> int:
+        return 3
+
+    async def resume(self, host: str) -> None:
+        return None
+
+    async def restart(self, host: str) -> HostStatus:
+        return HOST
+
+    async def move(self, group: str, to: str = "") -> str:
+        return to or "host/1"
+
+
+def test_hosts_are_shown_drained_and_resumed(
+    cluster: LocalCluster, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster.actor_system, "host_control", Control())
+    shown = visitor.get("/console/hosts")
+    assert "host/0 n 17 1 5.0 MiB" in shown.text
+    assert "its event loop lagged 2.5 s" in visitor.get("/").text
+    path = "/console/hosts/change"
+    for action, told in (
+        ("drain", "3 topics and other actors were moved"),
+        ("resume", "takes actors again"),
+        ("restart", "has a new process"),
+    ):
+        assert told in visitor.post(path, {"host": "host/0", "action": action}).text
+    moved = visitor.post("/console/hosts/move", {"topic": "flow"})
+    assert "is in host/1 now" in moved.text
+
+
+def test_ids_of_transactions_have_two_forms() -> None:
+    assert id_of("3:7") == id_of("(3,7)") == (3, 7)
+    for text in ("3", "3:x", "1:2:3"):
+        with pytest.raises(FormError):
+            id_of(text)
+
+
+def test_the_difference_of_equal_versions_says_so() -> None:
+    versions = [{"version": 0, "data": "{}"}, {"version": 1, "data": "{ }"}]
+    assert difference(versions, 0, 1) == "The versions are equal."
+    assert difference(versions, 0, 5) == ""
