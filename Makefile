@@ -20,7 +20,7 @@ PYTEST = $(PYTHON) -m pytest --dist loadfile --no-loadscope-reorder --numprocess
   --durations 30
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-transactions demo-spark demo-migration demo-machines test test-fast test-slow test-long s3-server sim coverage lint docs references bench bench-docs bench-alone proto diagram clean
+.PHONY: help install demo demo-transactions demo-spark demo-migration demo-machines test test-fast test-slow test-long s3-server sim coverage lint docs screenshots references bench bench-docs bench-alone proto diagram clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -107,6 +107,9 @@ lint: $(DEV) ## Check style, format, types and generated code
 	$(PYTHON) -m tools.policies_reference --check
 	$(PYTHON) -m tools.limits_reference --check
 	$(PYTHON) -m tools.generate_configuration --check
+
+screenshots: $(DEV) ## Write the pictures of the console that the documents show (needs Chromium)
+	CONSOLE_SCREENSHOTS=docs/console $(PYTHON) -m pytest tests/console/test_browser.py -k sound
 
 docs: $(DEV) ## Build the site of the documents into build/site (under 1 minute)
 	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --quiet

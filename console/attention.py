@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from aiohttp import web
 
 from velaray.client.admin.errors import PreconditionFailed
-from velaray.console.formats import age, number, short
+from velaray.console.formats import age, counted, number, short
 from velaray.console.pages import page
 from velaray.console.parts import Part, part
 from velaray.console.survey import Survey
@@ -21,6 +22,7 @@ MOST_ROWS = 20
 OLD_BACKLOG_S = 60
 LONG_OPEN_MS = 60_000
 REPLICATION_LAG_MS = 10_000
+REPLICATION_FRESH_S = 5.0
 LONG_RECOVERY_S = 10.0
 LOOP_LAG_S = 1.0
 DEAD_FRESH_S = 30.0
@@ -104,18 +106,18 @@ async def dead_letters(visit: Visit) -> list[Trouble]:
         if stats.value is None:
             return Trouble(short(topic), path, stats.problem)
         entries = stats.value["numberOfEntries"]
-        return Trouble(short(topic), path, f"{number(entries)} dead letters") if entries else None
+        return Trouble(short(topic), path, counted(entries, "dead letter")) if entries else None
 
     async def ask() -> list[Trouble]:
         names = [name for name in await topic_names(visit) if name.endswith(DEAD_LETTERS)]
-        counted = await asyncio.gather(*map(count, names[:MOST_ROWS]))
-        found = [each for each in counted if each is not None]
+        letters = await asyncio.gather(*map(count, names[:MOST_ROWS]))
+        found = [each for each in letters if each is not None]
         if given_up := await visit.admin.ledgers.dead():
-            why = f"{len(given_up)} deletions of ledgers were given up"
+            why = f"{counted(len(given_up), 'deletion')} of ledgers were given up"
             found.append(Trouble("Deletions", link("dead-letters"), why))
         return found
 
-    found: list[Trouble] = await visit.surveys.shared(
+    found: list[Trouble] = await visit.surveys.recent(
         visit.token, "dead letters", DEAD_FRESH_S, ask
     )
     return found
@@ -135,6 +137,15 @@ async def old_transactions(visit: Visit) -> list[Trouble]:
     ]
 
 
+async def replicators(visit: Visit) -> list[dict[str, Any]]:
+    """The replicators of running partitions, at most `REPLICATION_FRESH_S` old."""
+    asked = visit.admin.clusters.replication
+    found: list[dict[str, Any]] = await visit.surveys.recent(
+        visit.token, "replication", REPLICATION_FRESH_S, asked
+    )
+    return found
+
+
 async def replication(visit: Visit) -> list[Trouble]:
     """The replicators that stopped or lag behind."""
     return [
@@ -143,7 +154,7 @@ async def replication(visit: Visit) -> list[Trouble]:
             link("topic", topic=each["topic"]),
             each["reason"] or f"{age(each['lag_ms'] / 1000)} behind",
         )
-        for each in await visit.admin.clusters.replication()
+        for each in await replicators(visit)
         if each["reason"] or each["lag_ms"] >= REPLICATION_LAG_MS
     ][:MOST_ROWS]
 

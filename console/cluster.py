@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from aiohttp import web
 
 from velaray.client.admin.errors import PreconditionFailed
-from velaray.console.attention import actor_name
+from velaray.console.attention import actor_name, replicators
 from velaray.console.pages import Outcome, change, page
 from velaray.console.parts import part
 from velaray.console.survey import Survey
@@ -31,16 +31,16 @@ async def _clusters(visit: Visit) -> dict[str, dict[str, Any]]:
 
 async def show_clusters(visit: Visit) -> web.Response:
     """The known clusters, the replicators of running partitions, the homes, the migrations."""
-    clusters, replicators, homes, migrations = await asyncio.gather(
+    clusters, rows, homes, migrations = await asyncio.gather(
         part(_clusters(visit)),
-        part(visit.admin.clusters.replication()),
+        part(replicators(visit)),
         part(visit.admin.request("GET", "homes")),
         part(visit.admin.migrations()),
     )
     return visit.render(
         "clusters.html",
         clusters=clusters,
-        replicators=replicators,
+        replicators=rows,
         homes=homes,
         migrations=migrations,
         most=MOST_ROWS,

@@ -19,6 +19,11 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
 
 
+def counted(count: float, what: str) -> str:
+    """A count with its noun."""
+    return f"{number(count)} {what}" if count == 1 else f"{number(count)} {what}s"
+
+
 def size(value: float | None) -> str:
     """Bytes in the largest unit that leaves at least 1."""
     if value is None:

@@ -12,12 +12,20 @@ from aiohttp import web
 
 from velaray.client.admin.admin import AdminCalls
 from velaray.client.admin.calls import Asyncio
+from velaray.client.admin.errors import Unavailable
 
 FRESH_S = 2.0
 """Visits within so long share a survey."""
+WAIT_S = 0.1
+"""How long a page waits for a survey if there is none yet."""
+SHARE = 10
+"""The time between surveys, in times of a survey: they take a tenth of the time at most."""
+KEPT_S = 60.0
+"""How old the survey may be that a page shows meanwhile."""
 _MOST_KEPT = 100
 
 Metrics = dict[str, float]
+Ask = Callable[[], Awaitable[Any]]
 
 
 @dataclass
@@ -64,36 +72,62 @@ class Surveys:
 
     def __init__(self) -> None:
         self._running: dict[tuple[str, str], tuple[float, asyncio.Task[Any]]] = {}
+        self._known: dict[tuple[str, str], tuple[float, Any]] = {}
+        self._took: dict[tuple[str, str], float] = {}
 
-    async def shared(
-        self, token: str, what: str, fresh_s: float, ask: Callable[[], Awaitable[Any]]
-    ) -> Any:
+    async def shared(self, token: str, what: str, fresh_s: float, ask: Ask) -> Any:
         """The answer of ``ask``, at most ``fresh_s`` old. Raises what ``ask`` raises."""
-        key, now = (token, what), time.monotonic()
-        began, task = self._running.get(key, (0.0, None))
-        if task is None or (task.done() and (now - began > fresh_s or task.exception())):
-            if len(self._running) >= _MOST_KEPT:
-                self._running.clear()
-            task = asyncio.ensure_future(_run(ask))
-            self._running[key] = (now, task)
-        return await asyncio.shield(task)
+        return await asyncio.shield(self._asked((token, what), fresh_s, ask))
+
+    async def recent(self, token: str, what: str, fresh_s: float, ask: Ask) -> Any:
+        """The last answer of ``ask``, which is asked again if it is older than ``fresh_s``.
+
+        A page doesn't wait for that: many actors answer slowly. Raises `Unavailable` if there is no
+        answer within `WAIT_S`, and none that is younger than `KEPT_S`; and what ``ask`` raises.
+        """
+        key = (token, what)
+        task = self._asked(key, fresh_s, ask)
+        at, known = self._known.get(key, (float("-inf"), None))
+        if not task.done():
+            if time.monotonic() - at < KEPT_S:
+                return known
+            await asyncio.wait([task], timeout=WAIT_S)
+            if not task.done():
+                raise Unavailable(503, "the running actors are asked now: the next update tells")
+        return task.result()
 
     async def survey(self, token: str, admin: AdminCalls[Asyncio]) -> Survey:
-        """The metrics of the running actors, at most `FRESH_S` old. Raises `AdminError`."""
+        """The metrics of the running actors, as `recent`. Raises `AdminError`."""
 
         async def ask() -> Survey:
             return surveyed(await admin.request("GET", "broker-stats/metrics"))
 
-        found: Survey = await self.shared(token, "metrics", FRESH_S, ask)
+        found: Survey = await self.recent(token, "metrics", FRESH_S, ask)
         return found
 
     def forget(self) -> None:
-        """Forget all answers, after a change."""
-        self._running.clear()
+        """Ask again at the next visit, after a change."""
+        self._running = {key: each for key, each in self._running.items() if not each[1].done()}
 
+    def _asked(self, key: tuple[str, str], fresh_s: float, ask: Ask) -> asyncio.Task[Any]:
+        now = time.monotonic()
+        began, task = self._running.get(key, (0.0, None))
+        fresh_s = max(fresh_s, SHARE * self._took.get(key, 0.0))
+        if task is None or (task.done() and (now - began > fresh_s or task.exception())):
+            if len(self._running) >= _MOST_KEPT:
+                self._running.clear()
+                self._known.clear()
+                self._took.clear()
+            task = asyncio.ensure_future(self._ask(key, ask))
+            self._running[key] = (now, task)
+        return task
 
-async def _run(ask: Callable[[], Awaitable[Any]]) -> Any:
-    return await ask()
+    async def _ask(self, key: tuple[str, str], ask: Ask) -> Any:
+        began = time.monotonic()
+        found = await ask()
+        self._known[key] = (time.monotonic(), found)
+        self._took[key] = time.monotonic() - began
+        return found
 
 
 SURVEYS = web.AppKey("surveys", Surveys)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -10,9 +11,9 @@ from tests.console.visiting import Visitor
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from velaray import Client, ConsumerType
-from velaray.client.admin import Admin
+from velaray.client.admin import Admin, Unavailable
 from velaray.console import attention
-from velaray.console.survey import Survey, surveyed
+from velaray.console.survey import Survey, Surveys, surveyed
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_dead_letters_are_shown(cluster: LocalCluster, monkeypatch: pytest.Monke
     with Client(cluster.service_url) as client:
         client.create_producer("orders-billing-DLQ").send(b"bad")
     visitor = Visitor(cluster.admin_url)
-    wait_until(lambda: "1 dead letters" in visitor.get("/").text)
+    wait_until(lambda: "1 dead letter" in visitor.get("/").text)
 
 
 def test_an_open_transaction_is_shown_when_it_is_old(
@@ -87,3 +88,27 @@ def test_a_survey_keeps_topics_subscriptions_and_actors_apart() -> None:
     assert found.actors == [({"topic": "t", "kind": "partition"}, {"z": 1})]
     assert found.of_topic(["t", "u"]) == {"pulsar_rate_in": 2}
     assert found.of_topic(["u"]) is None
+
+
+def test_a_page_waits_for_no_survey() -> None:
+    surveys, asked = Surveys(), []
+
+    async def visits() -> None:
+        release = asyncio.Event()
+
+        async def ask() -> int:
+            asked.append(1)
+            await release.wait()
+            return len(asked)
+
+        with pytest.raises(Unavailable):
+            await surveys.recent("", "x", 0.0, ask)
+        release.set()
+        assert await surveys.shared("", "x", 60.0, ask) == 1
+        release.clear()
+        surveys.forget()
+        assert await surveys.recent("", "x", 60.0, ask) == 1  # the answer before, at once
+        release.set()
+        assert await surveys.shared("", "x", 60.0, ask) == 2
+
+    asyncio.run(visits())

@@ -128,7 +128,7 @@ def test_clusters_and_settings_are_shown(cluster: LocalCluster, visitor: Visitor
 def test_a_cluster_without_hosts_says_so(visitor: Visitor) -> None:
     shown = visitor.get("/console/hosts")
     assert "share no hosts" in shown.text
-    assert "Longest recoveries" in shown.text
+    wait_until(lambda: "Longest recoveries" in visitor.get("/console/hosts").text)
 
 
 class Control:

@@ -1,0 +1,212 @@
+"""Every page of the console in Chromium, in both themes and widths, and pages while actors end.
+
+axe-core must find nothing serious, and the browser must report no error. Without Playwright and
+Chromium (Debian's package ``chromium``) these tests are skipped. With the variable
+``CONSOLE_SCREENSHOTS`` set to a folder, pictures of the main pages are written there;
+``make screenshots`` writes those of the documents.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.console.scene import ORDERS, pages, scene
+from tests.support.local_cluster import LocalCluster
+from velaray import Client
+from velaray.client.admin import Admin
+from velaray.events.ids import ActorKind
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright isn't installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: apt-get install chromium"),
+]
+
+AXE = (Path(__file__).parent / "axe.min.js").read_text("utf-8")
+WIDTHS = {"wide": {"width": 1280, "height": 800}, "narrow": {"width": 390, "height": 844}}
+PICTURES = {
+    ("wide", "light"): (*("attention", "topic", "message", "subscription", "preview", "moment"),),
+    ("wide", "dark"): ("attention",),
+    ("narrow", "light"): ("attention",),
+}
+LIMIT_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with scene(tmp_path_factory.mktemp("data")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Tab:
+    """A page of the browser, which notes what goes wrong."""
+
+    def __init__(self, browser: Any, url: str, width: str = "wide", theme: str = "light") -> None:
+        self._context = browser.new_context(viewport=WIDTHS[width], color_scheme=theme)
+        self.page = self._context.new_page()
+        self.page.set_default_timeout(LIMIT_MS)
+        self.url = url
+        self.faults: list[str] = []
+        self.page.on("console", self._note)
+        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
+
+    def _note(self, message: Any) -> None:
+        if message.type in ("error", "warning") and "404 (Not Found)" not in message.text:
+            self.faults.append(f"{self.page.url}: {message.text}")
+
+    def open(self, path: str) -> None:
+        self.page.goto(self.url + path, wait_until="load")
+
+    def serious(self) -> list[str]:
+        """What axe finds that is serious or worse."""
+        self.page.evaluate(AXE)
+        found = self.page.evaluate("axe.run({resultTypes: ['violations']})")
+        return [
+            f"{self.page.url}: {each['id']}: {node['html'][:200]}"
+            for each in found["violations"]
+            if each["impact"] in ("serious", "critical")
+            for node in each["nodes"][:3]
+        ]
+
+    def close(self) -> None:
+        self._context.close()
+
+
+@pytest.fixture
+def tab(browser: Any, cluster: LocalCluster) -> Iterator[Tab]:
+    tab = Tab(browser, cluster.admin_url)
+    yield tab
+    tab.close()
+    assert tab.faults == []
+
+
+def picture(tab: Tab, name: str) -> None:
+    folder = os.environ.get("CONSOLE_SCREENSHOTS")
+    if folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        tab.page.screenshot(path=str(Path(folder) / f"{name}.png"))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", list(WIDTHS))
+def test_every_page_is_sound(browser: Any, cluster: LocalCluster, width: str, theme: str) -> None:
+    tab, faults = Tab(browser, cluster.admin_url, width, theme), []
+    for name, path in pages(cluster).items():
+        tab.open(path)
+        assert tab.page.locator("h1").count() == 1, path
+        faults += tab.serious()
+        across = tab.page.evaluate("document.documentElement.scrollWidth")
+        if across > WIDTHS[width]["width"]:
+            faults.append(f"{path}: {across} pixels wide")
+        if name in PICTURES.get((width, theme), ()):
+            mark = "" if (width, theme) == ("wide", "light") else f"-{width}-{theme}"
+            picture(tab, f"{name}{mark}")
+    tab.close()
+    assert faults + tab.faults == []
+
+
+def test_the_theme_is_switched(tab: Tab) -> None:
+    tab.open("/")
+    page = tab.page
+    back = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(back)
+    with page.expect_navigation():
+        page.select_option("#theme", "dark")
+    assert page.evaluate(back) != light
+    tab.open("/console/topics")
+    assert page.locator("html").get_attribute("data-theme") == "dark"
+
+
+def test_the_keyboard_reaches_content_and_links(tab: Tab) -> None:
+    tab.open("/")
+    tab.page.keyboard.press("Tab")
+    assert tab.page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    tab.page.keyboard.press("Enter")
+    assert tab.page.evaluate("document.activeElement.id") == "main"
+    with tab.page.expect_navigation():
+        tab.page.locator(".troubles a").first.focus()
+        tab.page.keyboard.press("Enter")
+    assert tab.page.locator("h1").count() == 1
+
+
+def test_a_topic_is_created_filled_read_and_deleted(tab: Tab, cluster: LocalCluster) -> None:
+    page = tab.page
+    tab.open("/console/topics")
+    page.fill('form[action="/console/topics/create"] [name="topic"]', "by-hand")
+    page.click('form[action="/console/topics/create"] button')
+    assert "is created" in page.locator(".flash").first.inner_text()
+    page.fill('[name="data"]', "hello")
+    page.fill('[name="key"]', "k")
+    page.click("text=Publish >> nth=-1")
+    assert "hello" in page.locator("table").inner_text()
+    page.click("tbody a >> nth=0")
+    assert "no durable subscription" in page.locator("main").inner_text()
+    tab.open("/console/topic/delete?topic=by-hand")
+    page.click('button:has-text("Delete the topic")')
+    assert "is deleted" in page.locator(".flash").first.inner_text()
+    assert "persistent://public/default/by-hand" not in Admin(cluster.admin_url).topics()
+
+
+def test_a_seek_is_previewed_and_applied(tab: Tab, cluster: LocalCluster) -> None:
+    admin, page = Admin(cluster.admin_url), tab.page
+    admin.subscriptions.skip("orders", "billing", 5)
+    tab.open(f"/console/subscription?topic={ORDERS}&name=billing")
+    page.fill('form:has([value="seek"]) [name="to"]', "earliest")
+    page.click("text=Preview the seek")
+    assert "nothing is changed yet" in page.locator("main").inner_text()
+    page.click("text=Apply")
+    assert "moved to earliest" in page.locator(".flash").first.inner_text()
+    (found,) = admin.subscriptions.describe("orders", "billing").values()
+    assert found["backlog"] == 40
+
+
+def test_the_slider_shows_another_event(tab: Tab, cluster: LocalCluster) -> None:
+    tab.open(pages(cluster)["moment"])
+    slider = tab.page.locator("#event")
+    before = int(slider.input_value())
+    with tab.page.expect_navigation():
+        slider.press("ArrowLeft")
+    assert int(tab.page.locator("#event").input_value()) == before - 1
+
+
+def test_a_page_updates_itself_and_pauses(tab: Tab, cluster: LocalCluster) -> None:
+    admin, page = Admin(cluster.admin_url), tab.page
+    tab.open("/")
+    admin.topics.create("late")
+    admin.subscriptions.create("late", "nobody")
+    admin.topics.publish("late", "x")
+    page.wait_for_selector("text=public/default/late · nobody")
+    page.click("#pause")
+    assert page.locator("#pause").get_attribute("aria-pressed") == "true"
+    page.click("#pause")
+    admin.subscriptions.delete("late", "nobody")
+    page.wait_for_selector("text=public/default/late · nobody", state="detached")
+
+
+def test_pages_stay_while_actors_are_killed(tab: Tab, cluster: LocalCluster) -> None:
+    paths = [f"/console/topic?topic={ORDERS}", f"/console/subscription?topic={ORDERS}&name=billing"]
+    for path in ("/", *paths):
+        for kind in (ActorKind.PARTITION, ActorKind.SUBSCRIPTION, ActorKind.COORDINATOR):
+            for key in cluster.keys(kind):
+                cluster.kill(key)
+        tab.open(path)
+        assert tab.page.locator("h1").count() == 1
+        tab.page.wait_for_selector("main a:has-text('public/default/orders')")
+        tab.page.wait_for_selector("text=Not known now", state="detached")
+    with Client(cluster.service_url) as client:
+        client.create_producer("clicks").send(b"still here")
