@@ -89,6 +89,7 @@ class InProcessActorSystem(ActorSystem):
         check_survey(method_of(request))
         found: dict[ActorKey, ReplyT | None] = dict.fromkeys(self.actors)
         for key, actor in self._hosted:
+            await asyncio.sleep(0)  # let other tasks of the loop run: an answer may come at once
             with contextlib.suppress(TimeoutError, RemoteError, Stopped):
                 async with asyncio.timeout(timeout_s):
                     found[key] = await actor.call(method_of(request), {})
