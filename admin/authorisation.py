@@ -94,6 +94,9 @@ _ROWS: Mapping[Right, tuple[str, ...]] = {
         f"POST {_LEDGERS}/dlq/retry",
         f"POST {_LEDGERS}/dlq/forget",
         f"GET {_LEDGERS}/{{ledger}}",
+        f"GET {_VELARAY}/actors",
+        f"GET {_VELARAY}/actors/{{actor}}/state",
+        f"GET {_VELARAY}/actors/{{actor}}/events",
         f"GET {_VELARAY}/hosts",
         f"GET {_VELARAY}/hosts/{{host}}",
         *(f"POST {_VELARAY}/hosts/{verb}" for verb in ("move", "drain", "resume", "restart")),
@@ -142,10 +145,13 @@ _ROWS: Mapping[Right, tuple[str, ...]] = {
         f"POST {_TOPIC}/terminate/partitions",
         f"POST {_TOPIC}/createMissedPartitions",
         f"POST {_TOPIC}/trim",
-        f"GET {_TOPIC}/offload",
         f"GET {_TOPIC}/permissions",
         *(f"{method} {_TOPIC}/permissions/{{role}}" for method in ("POST", "DELETE")),
-        *(f"{method} {_TOPIC}/compaction" for method in ("GET", "PUT")),
+        *(
+            f"{method} {_TOPIC}/{what}"
+            for what in ("compaction", "offload")
+            for method in ("GET", "PUT")
+        ),
         f"POST {_TOPIC}/all_subscription/expireMessages/{{seconds}}",
         *(
             f"{method} {_TOPIC}/{{subscription}}/dispatchRate"
@@ -179,7 +185,7 @@ _ROWS: Mapping[Right, tuple[str, ...]] = {
         f"GET {_TRANSACTIONS}/transactionBufferInternalStats/{_IN_TOPIC}",
         f"GET {_TRANSACTIONS}/transactionInBufferStats/{_IN_TOPIC}/{{most}}/{{least}}",
     ),
-    Right.PRODUCE: (f"POST {_SCHEMAS}/schema",),
+    Right.PRODUCE: (f"POST {_SCHEMAS}/schema", f"POST {_TOPIC}/messages"),
     Right.CONSUME: (
         f"GET {_TOPIC}/lastMessageId",
         f"GET {_TOPIC}/ledger/{{ledger}}/entry/{{entry}}",

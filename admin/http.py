@@ -138,20 +138,26 @@ async def check_token(request: web.Request, handler: Handler) -> web.StreamRespo
     """Answer 401 to requests without a valid token, or a certificate that names a role, if the
     cluster requires tokens."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    role = certificate_role(request.get_extra_info("peercert"))
-    if role and not token:
-        request[IDENTITY] = Identity(role)
-        return await handler(request)
-    settings = request.app[ACTOR_SYSTEM].config.auth
-    credentials = Credentials("token", token if scheme.lower() == "bearer" else "")
-    keys = before(settings, credentials)
-    if keys is not None:
-        await keys.fetch()
     try:
-        request[IDENTITY] = authenticate(settings, credentials)
+        request[IDENTITY] = await identify(request, token if scheme.lower() == "bearer" else "")
     except AuthenticationFailed as error:
         return _problem(401, str(error), **{"WWW-Authenticate": "Bearer"})
     return await handler(request)
+
+
+async def identify(request: web.Request, token: str) -> Identity:
+    """What a token proves, or, without one, the certificate of the connection.
+
+    Raises `AuthenticationFailed`.
+    """
+    role = certificate_role(request.get_extra_info("peercert"))
+    if role and not token:
+        return Identity(role)
+    settings, credentials = request.app[ACTOR_SYSTEM].config.auth, Credentials("token", token)
+    keys = before(settings, credentials)
+    if keys is not None:
+        await keys.fetch()
+    return authenticate(settings, credentials)
 
 
 # -- requests ----------------------------------------------------------------------

@@ -11,15 +11,15 @@ from typing import Any
 from aiohttp import web
 
 from velaray.admin.binding import Route, body_of
-from velaray.admin.http import AdminError, actor_system_of, answer, ask_catalog, find_target
+from velaray.admin.http import AdminError, actor_system_of, answer, find_target
 from velaray.admin.stats import message_id
-from velaray.broker.catalog.messages import Clusters
 from velaray.client.admin import topics as operations
 from velaray.client.auth import AuthenticationToken
 from velaray.client.client import Client
 from velaray.client.exceptions import ConnectError, Timeout, VelarayError
 from velaray.client.options import ClientOptions
 from velaray.client.schema import AutoProduceBytesSchema
+from velaray.topology.tls import outgoing_tls
 
 PUBLISH_S = 10
 """The time limit of publishing."""
@@ -30,11 +30,12 @@ async def publish(request: web.Request) -> web.Response:
     target, body = await find_target(request), body_of(request)
     _, _, token = request.headers.get("Authorization", "").partition(" ")
     config = actor_system_of(request).config
-    own = (await ask_catalog(request, Clusters()))[config.name]
+    tls = outgoing_tls(config)
     options = ClientOptions(
-        own["service_url"],
+        config.service_url,
         authentication=AuthenticationToken(token.strip()) if token else None,
         operation_timeout_seconds=PUBLISH_S,
+        tls_trust_certs_file_path=tls.trust_certs_file_path,
     )
     try:
         async with Client.with_options(options) as client:

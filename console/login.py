@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from velaray.admin.http import ACTOR_SYSTEM
+from velaray.admin.http import identify
 from velaray.console.pages import page
 from velaray.console.visit import THEMES, FormError, Visit, cookie_name, link
-from velaray.topology.auth import AuthenticationFailed, authenticate
+from velaray.topology.auth import AuthenticationFailed
 
 
 def _next(visit: Visit) -> str:
@@ -23,9 +23,9 @@ async def show(visit: Visit) -> web.Response:
 
 async def log_in(visit: Visit) -> web.Response:
     """Keep the token in a cookie of this browser session, if it is valid."""
-    token, settings = visit.text("token"), visit.request.app[ACTOR_SYSTEM].config.auth
+    token = visit.text("token")
     try:
-        authenticate(settings, token)
+        await identify(visit.request, token)
     except AuthenticationFailed as error:
         return visit.redirect(link("login", next=_next(visit)), str(error), failed=True)
     response = visit.redirect(_next(visit))

@@ -8,12 +8,12 @@ from typing import NamedTuple
 from aiohttp import web
 
 from velaray.admin.callers import check_host, check_page
-from velaray.admin.http import ACTOR_SYSTEM, Handler
 from velaray.admin.http import AdminError as Refused
+from velaray.admin.http import Handler, identify
 from velaray.client.admin.errors import AdminError
 from velaray.console.visit import FormError, Visit, cookie_name, link
 from velaray.events.ids import InvalidMessageIdError, InvalidNameError
-from velaray.topology.auth import AuthenticationFailed, authenticate
+from velaray.topology.auth import AuthenticationFailed
 
 SECURITY = {
     "Content-Security-Policy": (
@@ -87,7 +87,7 @@ async def _answered(request: web.Request, show: Page, public: bool) -> web.Strea
         else:
             _check_reading(request)
         if not public:
-            visit.role = authenticate(request.app[ACTOR_SYSTEM].config.auth, visit.token)
+            visit.role = (await identify(request, visit.token)).role
         response = await show(visit)
     except AuthenticationFailed as error:
         response = _to_login(visit, str(error))
