@@ -11,8 +11,9 @@ from typing import Any
 from aiohttp import web
 
 from velaray.admin.binding import Route, body_of
-from velaray.admin.http import AdminError, actor_system_of, answer, find_target
+from velaray.admin.http import AdminError, actor_system_of, answer, ask_catalog, find_target
 from velaray.admin.stats import message_id
+from velaray.broker.catalog.messages import Clusters
 from velaray.client.admin import topics as operations
 from velaray.client.auth import AuthenticationToken
 from velaray.client.client import Client
@@ -30,9 +31,9 @@ async def publish(request: web.Request) -> web.Response:
     target, body = await find_target(request), body_of(request)
     _, _, token = request.headers.get("Authorization", "").partition(" ")
     config = actor_system_of(request).config
-    tls = outgoing_tls(config)
+    own, tls = (await ask_catalog(request, Clusters()))[config.name], outgoing_tls(config)
     options = ClientOptions(
-        config.service_url,
+        own["service_url"] or own["service_url_tls"],
         authentication=AuthenticationToken(token.strip()) if token else None,
         operation_timeout_seconds=PUBLISH_S,
         tls_trust_certs_file_path=tls.trust_certs_file_path,

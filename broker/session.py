@@ -205,7 +205,10 @@ class Session:
             check_tunnel_proof(self.config.rpc_key, original, data)
             identity, original = Identity(original), ""
         elif method == TLS_METHOD or self.config.auth is None:
-            identity = Identity(certificate_role(self.connection.transport_info("peercert")))
+            tls, presented = self.config.tls, None
+            if tls is not None:
+                presented = self.connection.transport_info("peercert")
+            identity = Identity(certificate_role(presented))
             self.info.certified = bool(identity.role)
             if self.config.auth is not None and not self.info.certified:
                 raise AuthenticationFailed(

@@ -225,7 +225,8 @@ class TransformWorker:
         so.
         """
         producers = await self._producers_of({topic for topic, _ in outputs})
-        txn = await self._client.new_transaction(self._transform.transaction_timeout)
+        timeout_s = self._transform.transaction_timeout
+        txn, ends = await self._client.new_transaction(timeout_s), monotonic() + timeout_s
         errors: list[BaseException | None] = []
 
         def sent(error: VelarayError | None, message_id: MessageId | None) -> None:
@@ -244,6 +245,8 @@ class TransformWorker:
         except VelarayError:
             self._counts.aborted += 1
             await _abort(txn)
+            if monotonic() >= ends:  # whatever failed, the batch gets another transaction
+                raise Timeout(f"{txn!r} has lasted longer than {timeout_s:g} s") from None
             _raise_worst(errors)  # a commit reports only that something failed
             raise
         dead = sum(topic == self._dead_letters.dead_topic for topic in done[1:])

@@ -249,14 +249,13 @@ def test_the_official_client_is_refused_and_closed(cluster: LocalCluster, role: 
 
 
 def partition_port(cluster: LocalCluster, topic: str) -> int:
-    url = cluster.run(_located(cluster, topic))
-    return int(url.rpartition(":")[2])
+    return cluster.run(_located(cluster, topic))
 
 
-async def _located(cluster: LocalCluster, topic: str) -> str:
+async def _located(cluster: LocalCluster, topic: str) -> int:
     from velaray.events.ids import TopicName
 
-    return await cluster.proxy.locate(TopicName.parse(topic))
+    return (await cluster.proxy.locate(TopicName.parse(topic))).service_port
 
 
 def test_each_command_is_refused_with_its_own_answer(cluster: LocalCluster, role: str) -> None:

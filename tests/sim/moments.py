@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tests.sim.loop import current_node
@@ -103,7 +104,9 @@ def _watch_coordinators(replace: Replace) -> None:
         async def watched() -> Any:
             found = await work()
             if not isinstance(reply, pb.CommandTcClientConnectResponse):
-                await reach("answering", self.client.connection.abort)
+                await reach(
+                    "answering", partial(self.client.connection.abort, ConnectionResetError())
+                )
             return found
 
         await answer(self, watched, reply)

@@ -71,6 +71,8 @@ class Client:
 
     resume_reading = pause_reading
 
+    def establish(self) -> None: ...
+
     def close(self, error: Exception | None = None) -> None:
         self.closed = True
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -13,6 +12,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.support.local_cluster import LocalCluster
+from tests.support.waiting import wait_until
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import command
 from velaray.wire.guard import Usage, usage_of_process
@@ -48,13 +48,6 @@ def usage(cluster: LocalCluster) -> Usage:
     return cluster.proxy.guard.usage()
 
 
-def until(condition: object) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def write(made: socket.socket, data: bytes) -> None:
     with suppress(ConnectionError):
         made.sendall(data)
@@ -70,12 +63,12 @@ def test_unfinished_frames_take_bounded_memory_and_give_it_back(tmp_path: Path) 
             for made in attackers:
                 made.sendall(CONNECT)
                 write(made, UNFINISHED + bytes(300_000))
-            until(lambda: usage(running).closed >= 100)
+            wait_until(lambda: usage(running).closed >= 100, PATIENCE_S)
             held = usage(running).received
             assert held <= (32 << 20) + (6 << 20)
             assert tracemalloc.get_traced_memory()[1] - begun < 160 * (5 << 20) // 4
             stack.close()
-            until(lambda: usage(running).connections == 0)
+            wait_until(lambda: usage(running).connections == 0, PATIENCE_S)
             assert usage(running).received == 0
             assert tracemalloc.get_traced_memory()[0] - begun < 16 << 20
         finally:
@@ -88,7 +81,7 @@ def test_large_frames_before_connect_are_refused(tmp_path: Path) -> None:
         for made in attackers:
             write(made, UNFINISHED)
         assert all(ended(made) for made in attackers)
-        until(lambda: usage(running).connections == 0)
+        wait_until(lambda: usage(running).connections == 0, PATIENCE_S)
         assert usage(running).received == 0
 
 
@@ -121,7 +114,7 @@ def test_connections_beyond_the_limits_are_closed(tmp_path: Path) -> None:
         assert usage(running) == Usage(5, 3, usage(running).received, 0, 0)
         assert len(running.proxy.sessions) == 5
         kept[0].close()
-        until(lambda: usage(running).connections == 4)
+        wait_until(lambda: usage(running).connections == 4, PATIENCE_S)
         again = connected(running, stack)
         again.sendall(CONNECT)
         assert again.recv(1000)
@@ -145,7 +138,7 @@ def test_a_silent_connection_has_no_buffer(tmp_path: Path) -> None:
     with cluster(tmp_path) as running, ExitStack() as stack:
         for _ in range(50):
             connected(running, stack)
-        until(lambda: usage(running).connections == 50)
+        wait_until(lambda: usage(running).connections == 50, PATIENCE_S)
         assert usage(running).received == 0
 
 
@@ -155,17 +148,17 @@ def test_peers_that_do_not_read_are_closed_at_the_bound(tmp_path: Path) -> None:
             made = connected(running, stack)
             made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             made.sendall(CONNECT)
-        until(lambda: len(running.proxy.sessions) == 20)
+        wait_until(lambda: len(running.proxy.sessions) == 20, PATIENCE_S)
 
         async def answer() -> None:
             for session in list(running.proxy.sessions):
                 session.connection.write(bytes(8 << 20))
 
         running.run(answer())
-        until(lambda: usage(running).closed > 0)
+        wait_until(lambda: usage(running).closed > 0, PATIENCE_S)
         assert usage(running).unsent <= 16 << 20
         stack.close()
-        until(lambda: usage(running).connections == 0)
+        wait_until(lambda: usage(running).connections == 0, PATIENCE_S)
         assert usage(running).unsent == 0
         assert usage_of_process().connections >= 0
 

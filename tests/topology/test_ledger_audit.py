@@ -87,7 +87,7 @@ def test_totals_are_the_sum_over_actor_kinds() -> None:
 
 
 async def _states(store: LedgerStore, key: ActorKey) -> dict[int, State]:
-    counted = count([await _read(store, key.text())], set(), set())
+    counted = count([await _read(store, key.text(), ())], set(), set())
     return {each.ledger_id: each.state for each in counted}
 
 
@@ -117,7 +117,7 @@ async def test_a_purged_journal_has_orphans_only_without_events() -> None:
     ledgers = listed(journal)
     await purge(store, key.text(), tell)
     pending = {(key.text(), ledger_id) for ledger_id in told}
-    look = await _read(store, key.text())
+    look = await _read(store, key.text(), ())
     assert {each.state for each in count([look], pending, set())} == {State.PENDING}
     assert {each.ledger_id for each in count([look], set(), set())} == set(ledgers)
     assert {each.state for each in count([look], set(), set())} == {State.ORPHAN}
@@ -158,7 +158,7 @@ def test_ledgers_that_are_rolled_or_trimmed_are_not_missing(what: str) -> None:
                 await store.delete_ledger(key.text(), first)
 
         moving = Moving(store, happen)
-        found = count([await _read(moving, key.text())], set(), set())  # type: ignore[arg-type]
+        found = count([await _read(moving, key.text(), ())], set(), set())  # type: ignore[arg-type]
         assert State.MISSING not in {each.state for each in found}
 
     run()

@@ -30,7 +30,9 @@ def test_a_session_of_a_server_that_has_ended_is_cut(kind: Any, ended: bool) -> 
     system = SimpleNamespace(config=config)
     sessions: OpenConnections[Any] = OpenConnections()
     sessions.ended = ended
-    server = SimpleNamespace(config=config, sessions=sessions, actor_system=system, number=0)
+    server = SimpleNamespace(
+        config=config, sessions=sessions, actor_system=system, number=0, grants=None
+    )
     session, connection = kind(server), Connection()
     session.on_connected(connection)
     assert connection.aborted == ended
