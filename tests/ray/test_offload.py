@@ -145,7 +145,7 @@ def is_clean(admin: Admin) -> bool:
     return not any(each["ledgers"] for state, each in totals.items() if state != "listed")
 
 
-FEW = pytest.param(6, marks=pytest.mark.timeout(600))
+FEW = pytest.param(2, marks=pytest.mark.timeout(600))
 MANY = pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(1_800)])
 
 

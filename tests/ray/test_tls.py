@@ -43,6 +43,7 @@ def test_actors_in_several_processes_connect_by_tls(
         tls_ca=authority.file,
         tls_client_auth="required",
         tls_only=True,
+        superusers=["alice"],
         placement=placement,
     ) as cluster:
         assert cluster.service_url.startswith("pulsar+ssl://127.0.0.1:")

@@ -272,7 +272,7 @@ async def attack_protocol(
         )
         for name in (COORDINATOR, TOPIC)
     ]
-    ports = cluster.proxy.port, int(urls[1].rpartition(":")[2])
+    ports = cluster.proxy.port, urls[1].service_port
     made = Commands(role, Chance(seed))
     while sum(made.counts.values()) < commands:
         made.asked.clear()
