@@ -70,15 +70,15 @@ demo-migration: $(EXAMPLES) ## Move a tenant to another cluster under 2 times 16
 demo-machines: $(EXAMPLES) ## Lose every machine of a cluster, disk and all (under 6 minutes; needs Go)
 	PYTHONPATH=$(CURDIR) $(PYTHON) examples/machines_under_fire.py
 
-test: test-fast test-slow ## Run every test but the long ones (under 30 minutes on 2 cores)
+test: test-fast test-slow ## Run every test but the long ones (some 30 minutes on 2 cores)
 
 test-long: $(DEV) ## Run the tests that take a minute or more, and variants of others
 	$(PYTHON) -m pytest -m long -o faulthandler_timeout=0
 
-test-fast: $(DEV) ## Run the tests that need no Ray and little time (under 11 minutes)
+test-fast: $(DEV) ## Run the tests that need no Ray and little time (12 minutes)
 	$(PYTEST) -m "not slow and not ray and not long"
 
-test-slow: $(DEV) ## Run the tests that need Ray or more time (under 15 minutes)
+test-slow: $(DEV) ## Run the tests that need Ray or more time (18 minutes)
 	$(PYTEST) -m "(slow or ray) and not long"
 
 s3-server: $(DEV) ## Build the S3 server that tests run on, with Go (4 minutes)
