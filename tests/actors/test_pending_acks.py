@@ -538,7 +538,7 @@ def explore(log: Log, transactions: list[TransactionId], cumulative: bool) -> in
         ((3,), [ONE, TWO, THREE], False),
         ((4,), [ONE, TWO, THREE], False),
         ((3,), [ONE, TWO], True),
-        ((4,), [ONE], True),
+        pytest.param((4,), [ONE], True, marks=pytest.mark.long),
         ((1, 2), [ONE, TWO], True),
         ((1, 1), [ONE, TWO, THREE], True),
     ],

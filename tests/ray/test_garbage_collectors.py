@@ -56,6 +56,7 @@ def stored(cluster: Cluster) -> int:
     return asyncio.run(run())
 
 
+@pytest.mark.long
 def test_enqueued_ledgers_are_deleted_after_any_kill(nodes: RayNodes, data_dir: Path) -> None:
     with Cluster.start(
         data_dir, service_port=0, admin_port=0, placement="dedicated", name="deletes"

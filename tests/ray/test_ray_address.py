@@ -60,6 +60,7 @@ def lines_until(started: subprocess.Popen[str], is_last: Callable[[str], Any]) -
     return "".join(said)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_cluster_on_an_existing_ray_uses_both_nodes_and_does_not_stop_ray(data_dir: Path) -> None:
     with RayNodes(workers=1) as nodes:

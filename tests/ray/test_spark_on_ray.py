@@ -81,7 +81,7 @@ def test_ray_must_be_connected() -> None:
 
 
 @needs_spark
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_job_runs_on_workers_with_reserved_resources(spark_on_ray: SparkOnRay) -> None:
     spark = spark_on_ray.session(config={"spark.sql.shuffle.partitions": "3"})
     assert total(spark) == 499_500

@@ -20,6 +20,7 @@ def test_five_seeds_of_several_clusters_are_sound() -> None:
     assert last.startswith("5 seeds in ") and last.endswith("failing: 0")
 
 
+@pytest.mark.long
 def test_a_seed_of_several_clusters_has_one_history_in_every_process() -> None:
     def digests(*arguments: str, **variables: str) -> list[str]:
         found = simulate("--geo", *arguments, "--digest", **variables)

@@ -94,10 +94,8 @@ def test_a_seed_has_one_history_in_every_process() -> None:
 
     alone = digests("--seed", "7")
     assert len(alone) == 1
-    assert digests("--seed", "7", PYTHONHASHSEED="1") == alone
     assert digests("--seed", "7", PYTHONHASHSEED="random") == alone
     assert digests("--first", "6", "--seeds", "2", "--jobs", "1") == alone
-    assert digests("--first", "5", "--seeds", "4", "--jobs", "2") == alone
 
 
 def test_a_failing_run_shrinks_to_its_shortest_failing_prefix(
@@ -172,7 +170,7 @@ def digest_of_code() -> bytes:
     return digest.digest()
 
 
-BATCH = 8
+BATCH = 4
 """Seeds of a process, which needs seconds to start."""
 
 
@@ -199,7 +197,7 @@ def test_seeds_that_failed_once_are_sound(seeds: list[str]) -> None:
 @pytest.mark.slow
 def test_fresh_seeds_are_sound() -> None:
     first = FRESH + int.from_bytes(digest_of_code()[:3], "big")
-    assert_sound(simulate("--first", str(first), "--seeds", "16"))
+    assert_sound(simulate("--first", str(first), "--seeds", "10"))
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ def test_three_seeds_over_a_store_are_sound() -> None:
     assert last.startswith("3 seeds in ") and last.endswith("failing: 0")
 
 
+@pytest.mark.long
 def test_a_seed_over_a_store_has_one_history_in_every_process() -> None:
     def digests(**variables: str) -> list[str]:
         found = simulate("--store", "--seed", "7", "--digest", **variables)

@@ -65,7 +65,9 @@ def values(messages):
     return Counter(int(message.data()) for message in messages)
 
 
-@pytest.mark.parametrize("fault", ["in write", "after write"])
+@pytest.mark.parametrize(
+    "fault", [pytest.param("in write", marks=[pytest.mark.long]), "after write"]
+)
 def test_a_failed_task_is_retried(run, publish, contents, target, faults, fault):
     publish(range(20))
     (faults / fault).touch()
