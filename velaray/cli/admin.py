@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from velaray.cli.common import Output, with_admin
+from velaray.cli.common import Group, Output, with_admin
 from velaray.client.admin import Admin
 from velaray.client.message_id import MessageId
 from velaray.events.ids import InvalidMessageIdError
@@ -61,7 +61,7 @@ _force = click.option("--force", is_flag=True, help="Delete it even if clients a
 # -- topics ------------------------------------------------------------------------
 
 
-@click.group()
+@click.group(cls=Group)
 def topics() -> None:
     """Create, inspect and delete topics."""
 
@@ -70,7 +70,12 @@ def topics() -> None:
 @click.argument("namespace", default="public/default")
 @with_admin
 def list_topics(show: Output, admin: Admin, namespace: str) -> None:
-    """List the topics of NAMESPACE (tenant/namespace)."""
+    """List the topics of NAMESPACE (tenant/namespace).
+
+    \b
+    Example:
+      velaray topics list public/default
+    """
     rows = [{"topic": name, "partitions": count} for name, count in admin.topics(namespace).items()]
     show.rows({"topic": "TOPIC", "partitions": "PARTITIONS"}, rows)
 
@@ -86,7 +91,12 @@ def list_topics(show: Output, admin: Admin, namespace: str) -> None:
 )
 @with_admin
 def create_topic(show: Output, admin: Admin, topic: str, partitions: int) -> None:
-    """Create TOPIC."""
+    """Create TOPIC.
+
+    \b
+    Example:
+      velaray topics create orders --partitions 4
+    """
     admin.create_topic(topic, partitions=partitions)
     show.done(f"created {topic}", created=topic, partitions=partitions)
 
@@ -96,7 +106,12 @@ def create_topic(show: Output, admin: Admin, topic: str, partitions: int) -> Non
 @_force
 @with_admin
 def delete_topic(show: Output, admin: Admin, topic: str, force: bool) -> None:
-    """Delete TOPIC with its messages and subscriptions."""
+    """Delete TOPIC with its messages and subscriptions.
+
+    \b
+    Example:
+      velaray topics delete orders
+    """
     admin.delete_topic(topic, force=force)
     show.done(f"deleted {topic}", deleted=topic)
 
@@ -105,7 +120,12 @@ def delete_topic(show: Output, admin: Admin, topic: str, force: bool) -> None:
 @click.argument("topic")
 @with_admin
 def undelete_topic(show: Output, admin: Admin, topic: str) -> None:
-    """Restore a deleted TOPIC, within the cluster's --undelete-window."""
+    """Restore a deleted TOPIC, within the cluster's --undelete-window.
+
+    \b
+    Example:
+      velaray topics undelete orders
+    """
     admin.undelete_topic(topic)
     show.done(f"undeleted {topic}", undeleted=topic)
 
@@ -114,7 +134,12 @@ def undelete_topic(show: Output, admin: Admin, topic: str) -> None:
 @click.argument("topic")
 @with_admin
 def topic_stats(show: Output, admin: Admin, topic: str) -> None:
-    """Show the backlog, the producers and the subscriptions of TOPIC."""
+    """Show the backlog, the producers and the subscriptions of TOPIC.
+
+    \b
+    Example:
+      velaray topics stats orders
+    """
     found = admin.stats(topic)
     if show.as_json:
         show.value(found)
@@ -178,7 +203,12 @@ def _subscription_row(topic: str, name: str, stats: dict[str, Any]) -> dict[str,
 )
 @with_admin
 def topic_partitions(show: Output, admin: Admin, topic: str, grow: int | None) -> None:
-    """Show the number of partitions of TOPIC (0: it isn't partitioned), or add some."""
+    """Show the number of partitions of TOPIC (0: it isn't partitioned), or add some.
+
+    \b
+    Example:
+      velaray topics partitions orders --grow 8
+    """
     if grow is not None:
         admin.grow_partitions(topic, grow)
     count = admin.partitions(topic)
@@ -191,7 +221,12 @@ def topic_partitions(show: Output, admin: Admin, topic: str, grow: int | None) -
 @click.argument("topic")
 @with_admin
 def terminate_topic(show: Output, admin: Admin, topic: str) -> None:
-    """Terminate TOPIC, which then rejects new messages, and show its last message ids."""
+    """Terminate TOPIC, which then rejects new messages, and show its last message ids.
+
+    \b
+    Example:
+      velaray topics terminate orders
+    """
     rows = [{"last": _id_text(last)} for last in admin.terminate(topic)]
     show.rows({"last": "LAST MESSAGE"}, rows)
 
@@ -204,7 +239,12 @@ def _id_text(found: MessageId) -> str:
 @click.argument("topic")
 @with_admin
 def unload_topic(show: Output, admin: Admin, topic: str) -> None:
-    """Stop TOPIC's actors; its next use starts them again."""
+    """Stop TOPIC's actors; its next use starts them again.
+
+    \b
+    Example:
+      velaray topics unload orders
+    """
     admin.unload(topic)
     show.done(f"unloaded {topic}", unloaded=topic)
 
@@ -212,7 +252,7 @@ def unload_topic(show: Output, admin: Admin, topic: str) -> None:
 # -- subscriptions -----------------------------------------------------------------
 
 
-@click.group()
+@click.group(cls=Group)
 def subscriptions() -> None:
     """Create, move, delete and inspect durable subscriptions."""
 
@@ -221,7 +261,12 @@ def subscriptions() -> None:
 @click.argument("topic")
 @with_admin
 def list_subscriptions(show: Output, admin: Admin, topic: str) -> None:
-    """List the subscriptions of TOPIC."""
+    """List the subscriptions of TOPIC.
+
+    \b
+    Example:
+      velaray subscriptions list orders
+    """
     rows = [{"subscription": name} for name in admin.subscriptions(topic)]
     show.rows({"subscription": "SUBSCRIPTION"}, rows)
 
@@ -240,7 +285,12 @@ def list_subscriptions(show: Output, admin: Admin, topic: str) -> None:
 def create_subscription(
     show: Output, admin: Admin, topic: str, subscription: str, start: MessageId
 ) -> None:
-    """Create SUBSCRIPTION on TOPIC."""
+    """Create SUBSCRIPTION on TOPIC.
+
+    \b
+    Example:
+      velaray subscriptions create orders billing --start earliest
+    """
     admin.create_subscription(topic, subscription, start)
     show.done(f"created {subscription} on {topic}", created=subscription, topic=topic)
 
@@ -253,7 +303,12 @@ def create_subscription(
 def delete_subscription(
     show: Output, admin: Admin, topic: str, subscription: str, force: bool
 ) -> None:
-    """Delete SUBSCRIPTION of TOPIC."""
+    """Delete SUBSCRIPTION of TOPIC.
+
+    \b
+    Example:
+      velaray subscriptions delete orders billing
+    """
     admin.delete_subscription(topic, subscription, force=force)
     show.done(f"deleted {subscription} of {topic}", deleted=subscription, topic=topic)
 
@@ -274,7 +329,12 @@ def seek(
     to: MessageId | None,
     time: int | None,
 ) -> None:
-    """Move SUBSCRIPTION of TOPIC backward or forward."""
+    """Move SUBSCRIPTION of TOPIC backward or forward.
+
+    \b
+    Example:
+      velaray subscriptions seek orders billing --time 2026-01-31T12:00
+    """
     if (to is None) == (time is None):
         raise click.UsageError("give --to or --time")
     target = to if to is not None else time
@@ -297,7 +357,12 @@ def skip(
     entries: int | None,
     everything: bool,
 ) -> None:
-    """Acknowledge the next ENTRIES entries of each partition of TOPIC for SUBSCRIPTION."""
+    """Acknowledge the next ENTRIES entries of each partition of TOPIC for SUBSCRIPTION.
+
+    \b
+    Example:
+      velaray subscriptions skip orders billing 10
+    """
     if (entries is None) != everything:
         raise click.UsageError("give a number of entries, or --all")
     admin.skip(topic, subscription, entries)
@@ -316,7 +381,12 @@ def skip(
 )
 @with_admin
 def expire(show: Output, admin: Admin, topic: str, subscription: str | None, seconds: int) -> None:
-    """Expire old messages of TOPIC for SUBSCRIPTION, or for all subscriptions."""
+    """Expire old messages of TOPIC for SUBSCRIPTION, or for all subscriptions.
+
+    \b
+    Example:
+      velaray subscriptions expire orders billing --older-than 86400
+    """
     admin.expire(topic, subscription, seconds)
     whose = subscription or "all subscriptions"
     show.done(f"expired messages older than {seconds} s for {whose}", expired=whose, topic=topic)
@@ -325,7 +395,7 @@ def expire(show: Output, admin: Admin, topic: str, subscription: str | None, sec
 # -- tenants and namespaces --------------------------------------------------------
 
 
-@click.group()
+@click.group(cls=Group)
 def tenants() -> None:
     """Create and delete tenants, and set their home clusters."""
 
@@ -333,7 +403,12 @@ def tenants() -> None:
 @tenants.command("list")
 @with_admin
 def list_tenants(show: Output, admin: Admin) -> None:
-    """List the tenants."""
+    """List the tenants.
+
+    \b
+    Example:
+      velaray tenants list
+    """
     rows = [{"tenant": name, **admin.tenant(name)} for name in admin.tenants()]
     columns = {"tenant": "TENANT", "adminRoles": "ADMIN ROLES", "allowedClusters": "CLUSTERS"}
     show.rows(columns, rows)
@@ -349,7 +424,12 @@ def list_tenants(show: Output, admin: Admin) -> None:
 def create_tenant(
     show: Output, admin: Admin, tenant: str, roles: tuple[str, ...], clusters: tuple[str, ...]
 ) -> None:
-    """Create TENANT."""
+    """Create TENANT.
+
+    \b
+    Example:
+      velaray tenants create acme --admin-role ops
+    """
     admin.create_tenant(tenant, admin_roles=roles, allowed_clusters=clusters or None)
     show.done(f"created {tenant}", created=tenant)
 
@@ -362,7 +442,12 @@ def create_tenant(
 def update_tenant(
     show: Output, admin: Admin, tenant: str, roles: tuple[str, ...], clusters: tuple[str, ...]
 ) -> None:
-    """Replace the roles or clusters of TENANT; options that aren't given change nothing."""
+    """Replace the roles or clusters of TENANT; options that aren't given change nothing.
+
+    \b
+    Example:
+      velaray tenants update acme --admin-role ops --admin-role billing
+    """
     admin.update_tenant(tenant, admin_roles=roles or None, allowed_clusters=clusters or None)
     show.done(f"updated {tenant}", updated=tenant)
 
@@ -371,7 +456,12 @@ def update_tenant(
 @click.argument("tenant")
 @with_admin
 def show_home(show: Output, admin: Admin, tenant: str) -> None:
-    """Show the home cluster of TENANT, which serves its clients."""
+    """Show the home cluster of TENANT, which serves its clients.
+
+    \b
+    Example:
+      velaray tenants home acme
+    """
     rows = [{"tenant": tenant, "home": admin.tenant_home(tenant)}]
     show.rows({"tenant": "TENANT", "home": "HOME"}, rows)
 
@@ -384,6 +474,10 @@ def set_home(show: Output, admin: Admin, tenant: str, cluster: str) -> None:
     """Send TENANT's clients to CLUSTER from now on; this cluster's own name keeps them here.
 
     This moves no data: CLUSTER must have the tenant's data.
+
+    \b
+    Example:
+      velaray tenants set-home acme west
     """
     admin.set_tenant_home(tenant, cluster)
     show.done(f"the home of {tenant} is {cluster}", tenant=tenant, home=cluster)
@@ -393,12 +487,17 @@ def set_home(show: Output, admin: Admin, tenant: str, cluster: str) -> None:
 @click.argument("tenant")
 @with_admin
 def delete_tenant(show: Output, admin: Admin, tenant: str) -> None:
-    """Delete TENANT, which must have no namespaces."""
+    """Delete TENANT, which must have no namespaces.
+
+    \b
+    Example:
+      velaray tenants delete acme
+    """
     admin.delete_tenant(tenant)
     show.done(f"deleted {tenant}", deleted=tenant)
 
 
-@click.group()
+@click.group(cls=Group)
 def namespaces() -> None:
     """Create and delete namespaces."""
 
@@ -407,7 +506,12 @@ def namespaces() -> None:
 @click.argument("tenant", default="public")
 @with_admin
 def list_namespaces(show: Output, admin: Admin, tenant: str) -> None:
-    """List the namespaces of TENANT."""
+    """List the namespaces of TENANT.
+
+    \b
+    Example:
+      velaray namespaces list acme
+    """
     rows = [{"namespace": name} for name in admin.namespaces(tenant)]
     show.rows({"namespace": "NAMESPACE"}, rows)
 
@@ -416,7 +520,12 @@ def list_namespaces(show: Output, admin: Admin, tenant: str) -> None:
 @click.argument("namespace")
 @with_admin
 def create_namespace(show: Output, admin: Admin, namespace: str) -> None:
-    """Create NAMESPACE (tenant/namespace)."""
+    """Create NAMESPACE (tenant/namespace).
+
+    \b
+    Example:
+      velaray namespaces create acme/orders
+    """
     admin.create_namespace(namespace)
     show.done(f"created {namespace}", created=namespace)
 
@@ -428,6 +537,11 @@ def create_namespace(show: Output, admin: Admin, namespace: str) -> None:
 )
 @with_admin
 def delete_namespace(show: Output, admin: Admin, namespace: str, force: bool) -> None:
-    """Delete NAMESPACE, which must have no topics unless --force."""
+    """Delete NAMESPACE, which must have no topics unless --force.
+
+    \b
+    Example:
+      velaray namespaces delete acme/orders --force
+    """
     admin.delete_namespace(namespace, force=force)
     show.done(f"deleted {namespace}", deleted=namespace)

@@ -13,7 +13,7 @@ import click
 from velaray.cli.admin import namespaces
 from velaray.cli.backup import backup
 from velaray.cli.clusters import clusters
-from velaray.cli.common import Commands, Output, with_admin
+from velaray.cli.common import Commands, Output, with_admin, with_output
 from velaray.cli.compaction import topics
 from velaray.cli.history import messages, subscriptions, why
 from velaray.cli.hosts import hosts
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from velaray.cluster import Cluster
     from velaray.local import LocalCluster
     from velaray.settings import ClusterSettings
+    from velaray.topology.config import ClusterConfig
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -47,11 +48,17 @@ def main() -> None:
 
 @main.command(cls=SettingsCommand)
 @CONFIG
-def start(file: Path | None, **options: Any) -> None:
+@with_output
+def start(show: Output, file: Path | None, **options: Any) -> None:
     """Start a cluster and run it until Ctrl-C or SIGTERM.
 
     Settings are options, environment variables (VELARAY_NAME and so on) or keys of a file; see
     `velaray config show`.
+
+    \b
+    Examples:
+      velaray start --data velaray-data
+      velaray start --local --service-port 0 --admin-port 0 -o json
     """
     settings = resolved(file, options).settings
     from velaray.key_files import KeyFileError
@@ -66,17 +73,26 @@ def start(file: Path | None, **options: Any) -> None:
         raise click.ClickException(str(error)) from error
     with cluster:
         stopped = _on_stop_signals()
-        config = cluster.config
-        for url in filter(None, (config.plain_service_url, config.tls_service_url)):
-            click.echo(f"service  {url}")
-        for url in filter(None, (config.plain_admin_url, config.tls_admin_url)):
-            click.echo(f"admin    {url}")
-        click.echo(f"console  {config.tls_admin_url or config.plain_admin_url}/")
-        click.echo(f"data     {settings.location}")
-        click.echo("velaray is running; stop it with Ctrl-C")
+        _show_addresses(show, cluster.config, settings.location)
         _run_until(stopped, cluster)
-        click.echo("velaray is stopping")
-    click.echo("velaray has stopped")
+        show.done("velaray is stopping", state="stopping")
+    show.done("velaray has stopped", state="stopped")
+
+
+def _show_addresses(show: Output, config: ClusterConfig, location: str) -> None:
+    """Print where the cluster is; as JSON on one line, since lines about its end follow."""
+    services = [url for url in (config.plain_service_url, config.tls_service_url) if url]
+    admins = [url for url in (config.plain_admin_url, config.tls_admin_url) if url]
+    console = f"{config.tls_admin_url or config.plain_admin_url}/"
+    lines = [
+        *(f"service  {url}" for url in services),
+        *(f"admin    {url}" for url in admins),
+        f"console  {console}",
+        f"data     {location}",
+        "velaray is running; stop it with Ctrl-C",
+    ]
+    facts = {"service": services, "admin": admins, "console": console, "data": location}
+    show.done("\n".join(lines), state="running", **facts)
 
 
 def _started(settings: ClusterSettings) -> Cluster | LocalCluster:
@@ -128,7 +144,12 @@ def _run_until(stopped: int, cluster: Cluster | LocalCluster) -> None:
 @main.command()
 @with_admin
 def status(show: Output, admin: Admin) -> None:
-    """Check that the cluster answers, and show its tenants and topics."""
+    """Check that the cluster answers, and show its tenants and topics.
+
+    \b
+    Example:
+      velaray status
+    """
     admin.health()
     spaces = [space for tenant in admin.tenants() for space in admin.namespaces(tenant)]
     held = [admin.topics(space) for space in spaces]

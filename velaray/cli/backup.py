@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from velaray.cli.common import Output, with_output
+from velaray.cli.common import Group, Output, with_output
 from velaray.cli.history import time_text
 from velaray.cli.journal import MachineFold, with_data
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from velaray.backup.listing import Listing
 
 
-@click.group()
+@click.group(cls=Group)
 def backup() -> None:
     """Make, verify and restore backups of a cluster's data.
 
@@ -38,6 +38,10 @@ def create(show: Output, place: str, data: str) -> None:
 
     It has all journals as they were at one moment, with everything that was acknowledged before the
     command began. Only bytes that earlier backups in PLACE lack are copied.
+
+    \b
+    Example:
+      velaray backup create /backups --data velaray-data
     """
     from velaray.backup import places
 
@@ -61,6 +65,10 @@ def verify(show: Output, place: str, number: int | None) -> None:
     """Read every record of a backup in PLACE: sizes, digests, checksums, states.
 
     It fails if anything is missing or damaged.
+
+    \b
+    Example:
+      velaray backup verify s3://bucket/backups
     """
     from velaray.backup import places
 
@@ -92,6 +100,10 @@ def restore(show: Output, place: str, data: str, number: int | None) -> None:
     """Copy a backup in PLACE into DATA, an empty directory or object store.
 
     Start the cluster with --data or --store DATA then.
+
+    \b
+    Example:
+      velaray backup restore /backups new-data --number 3
     """
     from velaray.backup import places
     from velaray.starting import ClusterError

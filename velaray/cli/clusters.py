@@ -6,7 +6,7 @@ from typing import Any, TextIO
 
 import click
 
-from velaray.cli.common import Command, Output, with_admin
+from velaray.cli.common import Command, Group, Output, with_admin
 from velaray.client.admin import Admin
 
 _COLUMNS = {
@@ -41,7 +41,7 @@ def _urls(command: Command) -> Command:
     return command
 
 
-@click.group()
+@click.group(cls=Group)
 def clusters() -> None:
     """Register other clusters, for replication and as home clusters of tenants."""
 
@@ -49,7 +49,12 @@ def clusters() -> None:
 @clusters.command("list")
 @with_admin
 def list_clusters(show: Output, admin: Admin) -> None:
-    """List the clusters."""
+    """List the clusters.
+
+    \b
+    Example:
+      velaray clusters list
+    """
     show.rows(_COLUMNS, [_row(name, found) for name, found in sorted(admin.clusters().items())])
 
 
@@ -57,7 +62,12 @@ def list_clusters(show: Output, admin: Admin) -> None:
 @click.argument("cluster")
 @with_admin
 def get_cluster(show: Output, admin: Admin, cluster: str) -> None:
-    """Show the URLs of CLUSTER."""
+    """Show the URLs of CLUSTER.
+
+    \b
+    Example:
+      velaray clusters get west -o json
+    """
     show.rows(_COLUMNS, [_row(cluster, admin.cluster(cluster))])
 
 
@@ -89,7 +99,12 @@ def create_cluster(
     cluster_token: TextIO | None,
     progress: str,
 ) -> None:
-    """Register CLUSTER under its own name."""
+    """Register CLUSTER under its own name.
+
+    \b
+    Example:
+      velaray clusters create west --service-url pulsar://west:6650
+    """
     admin.create_cluster(
         cluster,
         service_url=service_url or "",
@@ -121,7 +136,12 @@ def update_cluster(
     no_cluster_token: bool,
     progress: str | None,
 ) -> None:
-    """Change the settings of CLUSTER."""
+    """Change the settings of CLUSTER.
+
+    \b
+    Example:
+      velaray clusters update west --cluster-token west.token
+    """
     if no_cluster_token and cluster_token is not None:
         raise click.UsageError("give --cluster-token or --no-cluster-token, not both")
     admin.update_cluster(
@@ -150,6 +170,11 @@ def _read(token: TextIO | None) -> str | None:
 @click.argument("cluster")
 @with_admin
 def delete_cluster(show: Output, admin: Admin, cluster: str) -> None:
-    """Remove CLUSTER, which no tenant or policy may name."""
+    """Remove CLUSTER, which no tenant or policy may name.
+
+    \b
+    Example:
+      velaray clusters delete west
+    """
     admin.delete_cluster(cluster)
     show.done(f"deleted {cluster}", deleted=cluster)

@@ -50,7 +50,27 @@ class JournalsPlace(click.ParamType):
         return str(directory.convert(value, param, ctx))
 
 
-class Commands(click.Group):
+class Group(click.Group):
+    """A group of commands. Its help has the first sentence of each command, whole."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands; long lines are wrapped, not cut."""
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        rows = [
+            (name, command.get_short_help_str(sys.maxsize))
+            for name, command in commands.items()
+            if command is not None and not command.hidden
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write where the examples are."""
+        formatter.write_paragraph()
+        formatter.write_text(f"Each command's help has an example: {ctx.command_path} COMMAND -h")
+
+
+class Commands(Group):
     """The top group: an error becomes a line on stderr and exit code 1."""
 
     def invoke(self, ctx: click.Context) -> Any:

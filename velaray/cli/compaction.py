@@ -52,6 +52,10 @@ def compact(show: Output, admin: Admin, topic: str, wait: bool, timeout: float) 
     """Start to compact TOPIC: readers of the compacted topic get the newest message of each key.
 
     The log stays unchanged for all other readers and consumers.
+
+    \b
+    Example:
+      velaray topics compact orders --wait
     """
     admin.compact(topic)
     if wait:
@@ -66,6 +70,11 @@ def compact(show: Output, admin: Admin, topic: str, wait: bool, timeout: float) 
 @_timeout
 @with_admin
 def compaction_status(show: Output, admin: Admin, topic: str, wait: bool, timeout: float) -> None:
-    """Show the status of the last compaction of TOPIC."""
+    """Show the status of the last compaction of TOPIC.
+
+    \b
+    Example:
+      velaray topics compaction-status orders
+    """
     found = _finished(admin, topic, timeout) if wait else admin.compaction_status(topic)
     _show(show, topic, found)

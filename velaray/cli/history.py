@@ -21,7 +21,7 @@ from velaray.broker.history import (
     subscriptions_of,
 )
 from velaray.cli.admin import MessageIdType, TimeType, subscriptions
-from velaray.cli.common import JournalsPlace, Output, with_admin, with_output
+from velaray.cli.common import Group, JournalsPlace, Output, with_admin, with_output
 from velaray.cli.journal import run_reading, with_data
 from velaray.client.admin import Admin
 from velaray.client.exceptions import VelarayError
@@ -62,7 +62,12 @@ class PointInTimeType(click.ParamType):
 @click.argument("subscription")
 @with_admin
 def describe(show: Output, admin: Admin, topic: str, subscription: str) -> None:
-    """Describe the state of SUBSCRIPTION of TOPIC, and the reason if nothing is delivered."""
+    """Describe the state of SUBSCRIPTION of TOPIC, and the reason if nothing is delivered.
+
+    \b
+    Example:
+      velaray subscriptions describe orders billing
+    """
     found = admin.describe_subscription(topic, subscription)
     if show.as_json:
         show.value(found)
@@ -148,6 +153,10 @@ def state(
     """Show the cursor of SUBSCRIPTION of TOPIC at a point in time, from its journal on disk.
 
     The cluster need not run. A running cluster isn't called.
+
+    \b
+    Example:
+      velaray subscriptions state orders billing --at 2026-01-31T12:00
     """
     store = open_store(data)
     name = TopicName.parse(topic)
@@ -221,6 +230,10 @@ def undo(
     The cursor returns to its state before; what consumers acknowledged since stays acknowledged.
     Partitions where nothing moved are left out. Nothing is changed if a partition would refuse
     because messages that it would have to deliver again are trimmed.
+
+    \b
+    Example:
+      velaray subscriptions undo orders billing --yes
     """
     if isinstance(to, Position):
         raise click.UsageError("--to takes a time or the number of an event")
@@ -295,6 +308,10 @@ def explain(
     negatively acknowledged, moved to the dead-letter topic, skipped or expired, and the
     transactions that it waited for, with their outcome. Events that a crash lost before they were
     written are missing.
+
+    \b
+    Example:
+      velaray messages explain orders billing 16777216:7
     """
     if data is None:
         found = admin.explain(topic, subscription, message)
@@ -311,7 +328,7 @@ def explain(
         click.echo(f"now: {found['now']['text']}")
 
 
-@click.group()
+@click.group(cls=Group)
 def messages() -> None:
     """Inspect single messages."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from velaray.cli.common import Output, with_admin
+from velaray.cli.common import Group, Output, with_admin
 from velaray.client.admin import Admin
 
 
-@click.group()
+@click.group(cls=Group)
 def hosts() -> None:
     """Inspect the processes that run the actors, and move actors between them."""
 
@@ -28,7 +28,12 @@ _COLUMNS = {
 @hosts.command("list")
 @with_admin
 def list_hosts(show: Output, admin: Admin) -> None:
-    """List the hosts that run."""
+    """List the hosts that run.
+
+    \b
+    Example:
+      velaray hosts list
+    """
     rows = [
         {
             **host,
@@ -47,7 +52,12 @@ def list_hosts(show: Output, admin: Admin) -> None:
 @click.argument("host")
 @with_admin
 def describe(show: Output, admin: Admin, host: str) -> None:
-    """Show everything about a host, as JSON."""
+    """Show everything about a host, as JSON.
+
+    \b
+    Example:
+      velaray hosts describe host/0
+    """
     show.value(admin.hosts.get(host))
 
 
@@ -56,7 +66,12 @@ def describe(show: Output, admin: Admin, host: str) -> None:
 @click.option("--to", metavar="HOST", help="The new host. Default: the one with fewest actors.")
 @with_admin
 def move(show: Output, admin: Admin, name: str, to: str | None) -> None:
-    """Move the actors of topic NAME, or the actor with the key NAME, such as coordinator/0."""
+    """Move the actors of topic NAME, or the actor with the key NAME, such as coordinator/0.
+
+    \b
+    Example:
+      velaray hosts move orders --to host/1
+    """
     host = admin.hosts.move(name, to)
     show.done(f"{name} is in {host}", name=name, host=host)
 
@@ -65,7 +80,12 @@ def move(show: Output, admin: Admin, name: str, to: str | None) -> None:
 @click.argument("host")
 @with_admin
 def drain(show: Output, admin: Admin, host: str) -> None:
-    """Move all actors out of HOST, and place no more in it."""
+    """Move all actors out of HOST, and place no more in it.
+
+    \b
+    Example:
+      velaray hosts drain host/0
+    """
     moved = admin.hosts.drain(host)
     show.done(f"{host} is drained: {moved} topics and other actors moved", host=host, moved=moved)
 
@@ -74,7 +94,12 @@ def drain(show: Output, admin: Admin, host: str) -> None:
 @click.argument("host")
 @with_admin
 def resume(show: Output, admin: Admin, host: str) -> None:
-    """Place actors in a drained HOST again."""
+    """Place actors in a drained HOST again.
+
+    \b
+    Example:
+      velaray hosts resume host/0
+    """
     admin.hosts.resume(host)
     show.done(f"{host} takes actors again", host=host)
 
@@ -87,6 +112,10 @@ def restart(show: Output, admin: Admin, names: tuple[str, ...]) -> None:
 
     Without HOST: all of them. Each host is drained first, and takes actors again afterwards.
     Clients reconnect, and nothing acknowledged is lost.
+
+    \b
+    Example:
+      velaray hosts restart
     """
     for name in names or [host["name"] for host in admin.hosts()]:
         moved = 0

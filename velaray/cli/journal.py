@@ -15,7 +15,7 @@ import click
 
 from velaray.actors.machine import InvariantViolation, digest
 from velaray.broker.actor_states import describe, machine_of
-from velaray.cli.common import JournalsPlace, Output, with_output
+from velaray.cli.common import Group, JournalsPlace, Output, with_output
 from velaray.events.ids import ActorKey
 from velaray.journal.checkpoint import Checkpoint
 from velaray.journal.errors import JournalError
@@ -69,7 +69,7 @@ class MachineFold:
 # -- commands ----------------------------------------------------------------------
 
 
-@click.group()
+@click.group(cls=Group)
 def journal() -> None:
     """Inspect the journals of actors.
 
@@ -102,7 +102,12 @@ with_data = click.option(
 @with_data
 @with_output
 def list_journals(show: Output, data: str) -> None:
-    """List the actors that have a journal."""
+    """List the actors that have a journal.
+
+    \b
+    Example:
+      velaray journal list --data velaray-data
+    """
     store = open_store(data)
     rows = [{"key": key} for key in run_reading(actors_in(store), store)]
     show.rows({"key": "KEY"}, rows)
@@ -117,7 +122,12 @@ def list_journals(show: Output, data: str) -> None:
 @click.option("--to", "last", type=click.IntRange(min=0), help="Number of the last event.")
 @with_output
 def show_events(show: Output, key: str, data: str, first: int, last: int | None) -> None:
-    """Print the events of KEY's journal, one JSON object a line with -o json."""
+    """Print the events of KEY's journal, one JSON object a line with -o json.
+
+    \b
+    Example:
+      velaray journal show coordinator/0 --from 100 -o json
+    """
     store = open_store(data)
     run_reading(_show(show, store, ActorKey.parse(key).text(), first, last), store)
 
@@ -165,6 +175,10 @@ def verify_journal(show: Output, key: str | None, data: str) -> None:
 
     The command replays every event and compares the resulting state with the digests of the actor's
     checkpoints. It fails if they differ.
+
+    \b
+    Example:
+      velaray journal verify
     """
     store = open_store(data)
     rows = run_reading(_verify(store, key), store)
@@ -207,7 +221,12 @@ async def _verify(store: LedgerStore, key: str | None) -> list[dict[str, Any]]:
 )
 @with_output
 def replay_journal(show: Output, key: str, data: str, last: int | None) -> None:
-    """Print the state of actor KEY after an event."""
+    """Print the state of actor KEY after an event.
+
+    \b
+    Example:
+      velaray journal replay coordinator/0 --to 120
+    """
     store = open_store(data)
     parsed = ActorKey.parse(key)
     event, fold = run_reading(_replay(store, parsed, last), store)

@@ -12,14 +12,14 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from velaray.cli.common import Output, with_admin
+from velaray.cli.common import Group, Output, with_admin
 from velaray.cli.history import time_text
 from velaray.client.admin import Admin
 
 Found = Mapping[str, Any]
 
 
-@click.group()
+@click.group(cls=Group)
 def ledgers() -> None:
     """Audit the stored ledgers, move them to an archive, and inspect deletions."""
 
@@ -42,6 +42,10 @@ def audit(show: Output, admin: Admin, as_json: bool, repair: bool) -> None:
 
     Exits with 3 if a ledger is missing, if an orphan isn't repaired, or if the manifest of a
     journal can't be read.
+
+    \b
+    Example:
+      velaray ledgers audit --repair
     """
     found = admin.repair_ledgers() if repair else admin.ledger_audit()
     if show.as_json or as_json:
@@ -99,6 +103,10 @@ def wait(show: Output, admin: Admin, within: float | None) -> None:
     """Wait until all pending deletions are done, and show the progress.
 
     Exits with 3 if a ledger is left: after --within seconds, or because its deletion failed.
+
+    \b
+    Example:
+      velaray ledgers wait --within 60
     """
     began, took, pause = monotonic(), 0.0, Event()
     first = most = left = _waiting(admin)
@@ -144,7 +152,12 @@ _COLUMNS = (
 @click.argument("ledger", type=click.IntRange(min=0))
 @with_admin
 def describe(show: Output, admin: Admin, ledger: int) -> None:
-    """Show the location, the owner and the planned deletion of LEDGER."""
+    """Show the location, the owner and the planned deletion of LEDGER.
+
+    \b
+    Example:
+      velaray ledgers describe 16777216
+    """
     found = admin.ledger(ledger)
     if show.as_json:
         show.value(found)
@@ -210,7 +223,12 @@ _LOOK_EVERY_S = 0.2
 def offload(
     show: Output, admin: Admin, topic: str, kept_bytes: int, waits: bool, timeout: float
 ) -> None:
-    """Move the complete ledgers of TOPIC to the archive of the cluster."""
+    """Move the complete ledgers of TOPIC to the archive of the cluster.
+
+    \b
+    Example:
+      velaray ledgers offload orders --size-threshold 1000000000 --wait
+    """
     admin.topics.offload(topic, kept_bytes)
     if not waits:
         show.done(f"offloading {topic}", offloading=topic)
@@ -231,7 +249,7 @@ def offload(
 # -- dead letters ------------------------------------------------------------------
 
 
-@ledgers.group("dlq")
+@ledgers.group("dlq", cls=Group)
 def dlq() -> None:
     """Inspect and retry failed deletions."""
 
@@ -239,7 +257,12 @@ def dlq() -> None:
 @dlq.command("list")
 @with_admin
 def list_dead(show: Output, admin: Admin) -> None:
-    """List the unresolved dead letters."""
+    """List the unresolved dead letters.
+
+    \b
+    Example:
+      velaray ledgers dlq list
+    """
     columns = {
         "id": "ID",
         "ledgerId": "LEDGER",
@@ -270,7 +293,12 @@ def _wanted(ids: tuple[str, ...], every: bool) -> list[str] | None:
 @_all
 @with_admin
 def retry(show: Output, admin: Admin, ids: tuple[str, ...], every: bool) -> None:
-    """Retry the deletions of dead letters IDS."""
+    """Retry the deletions of dead letters IDS.
+
+    \b
+    Example:
+      velaray ledgers dlq retry --all
+    """
     count = admin.retry_dead_ledgers(_wanted(ids, every))
     show.done(f"retrying {count} deletions", retried=count)
 
@@ -280,6 +308,11 @@ def retry(show: Output, admin: Admin, ids: tuple[str, ...], every: bool) -> None
 @_all
 @with_admin
 def forget(show: Output, admin: Admin, ids: tuple[str, ...], every: bool) -> None:
-    """Remove dead letters IDS from the list; their ledgers stay as orphans."""
+    """Remove dead letters IDS from the list; their ledgers stay as orphans.
+
+    \b
+    Example:
+      velaray ledgers dlq forget --all
+    """
     count = admin.forget_dead_ledgers(_wanted(ids, every))
     show.done(f"removed {count} dead letters", forgotten=count)

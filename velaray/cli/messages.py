@@ -38,6 +38,11 @@ def produce(
     """Publish each -m to TOPIC, or each line of standard input if there is no -m.
 
     Returns when every message is stored durably.
+
+    \b
+    Examples:
+      velaray produce orders -m first -m second
+      velaray produce orders --key berlin < lines.txt
     """
     contents = (text.encode() for text in messages) if messages else _lines()
     producer = client.create_producer(topic, block_if_queue_full=True, batching_enabled=True)
@@ -104,6 +109,10 @@ def consume(
     """Print messages of TOPIC, one a line, and acknowledge each after it is printed.
 
     TOPIC must exist: a subscription to a mistyped name would wait for ever.
+
+    \b
+    Example:
+      velaray consume orders -s billing -n 10 --start earliest
     """
     client.get_topic_partitions(topic, create=False)
     consumer = client.subscribe(

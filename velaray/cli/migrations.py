@@ -66,6 +66,10 @@ def migrate(
 
     Run it on the tenant's home cluster. The migration continues if this command ends: `velaray
     tenants migration TENANT` shows it.
+
+    \b
+    Example:
+      velaray tenants migrate acme --to west --dry-run
     """
     if roll_back == (cluster is not None) or (roll_back and dry_run):
         raise click.UsageError("give --to CLUSTER, or --roll-back")
@@ -149,6 +153,10 @@ def fail_over(
 
     Messages that weren't replicated are missing here. Messages whose acknowledgement wasn't
     replicated are redelivered: at most MAY BE REDELIVERED messages.
+
+    \b
+    Example:
+      velaray tenants failover acme --lost west
     """
     found = admin.fail_over_tenant(tenant, lost)
     missing = None if source_data is None else _missing(admin, tenant, found, source_data)
@@ -246,7 +254,12 @@ def _row_of(first: Position, last: Position) -> str:
 @click.argument("tenant")
 @with_admin
 def show_migration(show: Output, admin: Admin, tenant: str) -> None:
-    """Show the progress of the newest migration of TENANT to another cluster."""
+    """Show the progress of the newest migration of TENANT to another cluster.
+
+    \b
+    Example:
+      velaray tenants migration acme
+    """
     _tell(show, admin.migration(tenant))
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from velaray.cli.common import Output, with_admin
+from velaray.cli.common import Group, Output, with_admin
 from velaray.client.admin import Admin
 
 _ACTIONS = ("produce", "consume")
 
 
-@click.group()
+@click.group(cls=Group)
 def permissions() -> None:
     """Grant and revoke what roles may do.
 
@@ -24,7 +24,12 @@ def permissions() -> None:
 @click.option("--subscriptions", is_flag=True, help="List the reserved subscriptions instead.")
 @with_admin
 def list_permissions(show: Output, admin: Admin, where: str, subscriptions: bool) -> None:
-    """List the roles and their actions in WHERE."""
+    """List the roles and their actions in WHERE.
+
+    \b
+    Example:
+      velaray permissions list public/default
+    """
     if subscriptions:
         found = admin.permissions.of_subscriptions(where)
         first, columns = "subscription", {"subscription": "SUBSCRIPTION", "roles": "ROLES"}
@@ -52,7 +57,9 @@ def grant(
 ) -> None:
     """Let ROLE produce and consume in WHERE, in place of what it was granted there before.
 
-    For example: velaray permissions grant public/default app --actions consume
+    \b
+    Example:
+      velaray permissions grant public/default app --actions consume
     """
     if subscription is not None:
         admin.permissions.grant_subscription(where, subscription, [role])
@@ -74,7 +81,12 @@ def grant(
 @click.option("--subscription", help="End the reservation of this subscription for ROLE instead.")
 @with_admin
 def revoke(show: Output, admin: Admin, where: str, role: str, subscription: str | None) -> None:
-    """Take back what ROLE was granted in WHERE. Its producers and consumers are closed."""
+    """Take back what ROLE was granted in WHERE. Its producers and consumers are closed.
+
+    \b
+    Example:
+      velaray permissions revoke public/default app
+    """
     if subscription is not None:
         admin.permissions.revoke_subscription(where, subscription, role)
         facts = {"role": role, "where": where, "subscription": subscription}

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from velaray.cli.common import Output, with_service
+from velaray.cli.common import Group, Output, with_service
 
 if TYPE_CHECKING:
     from velaray.sync.client import Client
 
 
-@click.group()
+@click.group(cls=Group)
 def pipelines() -> None:
     """Maintain pipelines on Spark."""
 
@@ -47,6 +47,10 @@ def release(
 
     Without the marks of its source, unread messages can be trimmed. The commit sequences are those
     of its sinks. Repeating it is harmless.
+
+    \b
+    Example:
+      velaray pipelines release --checkpoint checkpoints/orders --sink totals
     """
     from velaray.spark_queries import release as let_go
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from velaray.cli.common import Output, with_admin
+from velaray.cli.common import Group, Output, with_admin
 from velaray.client.admin import Admin
 
 _where = click.argument("where", default="cluster")
 
 
-@click.group()
+@click.group(cls=Group)
 def policies() -> None:
     """Read, set and remove policies of the cluster, a namespace or a topic.
 
@@ -29,7 +29,12 @@ def policies() -> None:
 )
 @with_admin
 def list_policies(show: Output, admin: Admin, where: str, applied: bool) -> None:
-    """List the policies that are set on WHERE."""
+    """List the policies that are set on WHERE.
+
+    \b
+    Example:
+      velaray policies list orders --applied
+    """
     found = admin.policies_of(where, applied=applied)
     if show.as_json:
         show.value(found)
@@ -46,7 +51,12 @@ def list_policies(show: Output, admin: Admin, where: str, applied: bool) -> None
 )
 @with_admin
 def get_policy(show: Output, admin: Admin, where: str, policy: str, applied: bool) -> None:
-    """Show POLICY of WHERE as JSON; null if it isn't set."""
+    """Show POLICY of WHERE as JSON; null if it isn't set.
+
+    \b
+    Example:
+      velaray policies get public/default messageTTL --applied
+    """
     show.value(admin.policies_of(where, applied=applied).get(policy))
 
 
@@ -58,7 +68,9 @@ def get_policy(show: Output, admin: Admin, where: str, policy: str, applied: boo
 def set_policy(show: Output, admin: Admin, where: str, policy: str, value: str) -> None:
     """Set POLICY of WHERE to VALUE, which is JSON.
 
-    For example: velaray policies set public/default messageTTL 3600
+    \b
+    Example:
+      velaray policies set public/default messageTTL 3600
     """
     parsed = _parsed(value)
     admin.set_policy_of(where, policy, parsed)
@@ -77,6 +89,11 @@ def _parsed(value: str) -> Any:
 @click.argument("policy")
 @with_admin
 def remove_policy(show: Output, admin: Admin, where: str, policy: str) -> None:
-    """Remove POLICY from WHERE; the wider level's value applies again."""
+    """Remove POLICY from WHERE; the wider level's value applies again.
+
+    \b
+    Example:
+      velaray policies remove public/default messageTTL
+    """
     admin.remove_policy_of(where, policy)
     show.done(f"removed {policy} of {where}", removed=policy, where=where)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from velaray.cli.common import Output, with_admin
+from velaray.cli.common import Group, Output, with_admin
 from velaray.client.admin import Admin
 
 _COLUMNS = {
@@ -21,7 +21,7 @@ _COLUMNS = {
 }
 
 
-@click.group()
+@click.group(cls=Group)
 def pulsar() -> None:
     """Import tenants from Apache Pulsar."""
 
@@ -42,6 +42,10 @@ def import_tenant(show: Output, admin: Admin, tenant: str, cluster: str, dry_run
     Namespaces, topics, schemas, subscriptions and policies are copied at once. Messages and the
     positions of subscriptions follow until `velaray pulsar finish`. Run it again after topics are
     added there.
+
+    \b
+    Example:
+      velaray pulsar import acme --from old --dry-run
     """
     _tell(show, admin.pull_tenant(tenant, cluster, dry_run=dry_run))
 
@@ -53,6 +57,10 @@ def status(show: Output, admin: Admin, tenant: str) -> None:
     """Show the progress of each pulled topic of TENANT.
 
     BACKLOG is the number of entries (a batch is one) that haven't been pulled yet.
+
+    \b
+    Example:
+      velaray pulsar status acme
     """
     show.rows(_COLUMNS, [_row(found) for found in admin.pulls(tenant)])
 
@@ -80,6 +88,10 @@ def finish(show: Output, admin: Admin, tenant: str, cluster: str, force: bool) -
     """Stop pulling TENANT, and delete the subscriptions in the other cluster that pulled it.
 
     Refused while entries are missing here. Stop the producers there first, then the consumers.
+
+    \b
+    Example:
+      velaray pulsar finish acme --from old
     """
     _tell(show, admin.finish_pull(tenant, cluster, force=force))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from velaray.cli.common import Output, with_admin
+from velaray.cli.common import Group, Output, with_admin
 from velaray.client.admin import Admin
 
 _COLUMNS = {
@@ -23,7 +23,7 @@ _COLUMNS = {
 }
 
 
-@click.group()
+@click.group(cls=Group)
 def replication() -> None:
     """Inspect replication to other clusters."""
 
@@ -38,6 +38,10 @@ def status(show: Output, admin: Admin, topic: str | None, namespace: str | None)
     Without TOPIC, only running partitions are listed: a passivated one has nothing to replicate.
     LAG is the age of the oldest message that the other cluster hasn't confirmed, PROGRESS LAG that
     of the oldest acknowledgement.
+
+    \b
+    Example:
+      velaray replication status --namespace public/default
     """
     if topic is not None and namespace is not None:
         raise click.UsageError("give TOPIC or --namespace, not both")
@@ -53,6 +57,10 @@ def give_up(show: Output, admin: Admin, cluster: str, topics: tuple[str, ...]) -
 
     Use it when CLUSTER is lost, or when it no longer replicates some topics of these transactions:
     consumers can't read past an incomplete transaction. Complete transactions are released instead.
+
+    \b
+    Example:
+      velaray replication give-up west orders
     """
     columns = {"topic": "TOPIC", "given_up": "GIVEN UP", "released": "RELEASED"}
     show.rows(columns, admin.give_up(cluster, topics))

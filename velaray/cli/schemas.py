@@ -15,6 +15,7 @@ from velaray.broker.history import PointInTime
 from velaray.cli.common import (
     DEFAULT_SERVICE_URL,
     Command,
+    Group,
     Output,
     client_options,
     with_admin,
@@ -40,7 +41,7 @@ _COLUMNS = {
 }
 
 
-@click.group()
+@click.group(cls=Group)
 def schemas() -> None:
     """Inspect, register and delete schemas of topics."""
 
@@ -57,7 +58,12 @@ def schemas() -> None:
 def list_schemas(
     show: Output, admin: Admin, topic: str, deleted: bool, as_of: PointInTime | None
 ) -> None:
-    """List the versions of TOPIC's schema."""
+    """List the versions of TOPIC's schema.
+
+    \b
+    Example:
+      velaray schemas list orders --deleted
+    """
     found = _versions(admin, topic, deleted, as_of)
     if show.as_json:
         show.value(found)
@@ -90,7 +96,12 @@ def _row(found: Found, gone: int) -> dict[str, Any]:
 @click.argument("version", type=click.IntRange(min=0), required=False)
 @with_admin
 def get_schema(show: Output, admin: Admin, topic: str, version: int | None) -> None:
-    """Show VERSION of TOPIC's schema, deleted or not; the latest by default."""
+    """Show VERSION of TOPIC's schema, deleted or not; the latest by default.
+
+    \b
+    Example:
+      velaray schemas get orders 1
+    """
     found = admin.schema(topic, version)
     if show.as_json:
         show.value(found)
@@ -149,7 +160,12 @@ def _text(file: Path | None) -> str:
 def upload_schema(
     show: Output, admin: Admin, topic: str, file: Path | None, kind: str, pairs: tuple[str, ...]
 ) -> None:
-    """Register the schema in FILE (none for primitive types) for TOPIC."""
+    """Register the schema in FILE (none for primitive types) for TOPIC.
+
+    \b
+    Example:
+      velaray schemas upload orders order.avsc --type AVRO
+    """
     version = admin.upload_schema(topic, kind, _text(file), _properties(pairs))
     show.done(f"version {version} of {topic}", topic=topic, version=version)
 
@@ -159,7 +175,12 @@ def upload_schema(
 @click.option("--force", is_flag=True, help="Recorded with the deletion; has no other effect.")
 @with_admin
 def delete_schema(show: Output, admin: Admin, topic: str, force: bool) -> None:
-    """Delete all versions of TOPIC's schema; messages can still be decoded."""
+    """Delete all versions of TOPIC's schema; messages can still be decoded.
+
+    \b
+    Example:
+      velaray schemas delete orders
+    """
     version = admin.delete_schema(topic, force=force)
     show.done(f"deleted as version {version} of {topic}", topic=topic, version=version)
 
@@ -170,7 +191,12 @@ def delete_schema(show: Output, admin: Admin, topic: str, force: bool) -> None:
 @click.argument("new", type=click.IntRange(min=0))
 @with_admin
 def diff_schemas(show: Output, admin: Admin, topic: str, old: int, new: int) -> None:
-    """Show how version NEW of TOPIC's schema differs from OLD, and whether they are compatible."""
+    """Show how version NEW of TOPIC's schema differs from OLD, and whether they are compatible.
+
+    \b
+    Example:
+      velaray schemas diff orders 0 1
+    """
     found = [admin.schema(topic, version) for version in (old, new)]
     before, after = (_pretty(each["data"]).splitlines() for each in found)
     names = f"version {old}", f"version {new}"
@@ -236,6 +262,10 @@ def check_schema(
     """Check whether the schema in FILE could be registered for TOPIC. Changes nothing.
 
     The exit code is 1 if it couldn't be registered, or if messages couldn't be read.
+
+    \b
+    Example:
+      velaray schemas check orders order.avsc --against-history
     """
     text, given = _text(file), _properties(pairs)
     found = admin.check_schema(

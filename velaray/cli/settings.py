@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from velaray.cli.common import Output, with_output
+from velaray.cli.common import Group, Output, with_output
 
 if TYPE_CHECKING:
     from velaray.settings_sources import Resolved
@@ -117,7 +117,7 @@ def resolved(file: Path | None, options: Mapping[str, Any]) -> Resolved:
         raise click.UsageError(str(error)) from error
 
 
-@click.group()
+@click.group(cls=Group)
 def config() -> None:
     """Look at the settings of a cluster."""
 
@@ -126,7 +126,12 @@ def config() -> None:
 @CONFIG
 @with_output
 def show(output: Output, file: Path | None, **options: Any) -> None:
-    """Show every setting of `velaray start` with the same options, and where it comes from."""
+    """Show every setting of `velaray start` with the same options, and where it comes from.
+
+    \b
+    Example:
+      velaray config show --hosts 4
+    """
     from velaray.settings import as_text
 
     found = resolved(file, options)

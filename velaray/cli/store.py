@@ -6,10 +6,10 @@ import asyncio
 
 import click
 
-from velaray.cli.common import JournalsPlace, Output, with_output
+from velaray.cli.common import Group, JournalsPlace, Output, with_output
 
 
-@click.group()
+@click.group(cls=Group)
 def store() -> None:
     """Move the data of a cluster."""
 
@@ -23,6 +23,10 @@ def copy(show: Output, source: str, target: str) -> None:
 
     Each is a directory or the URL of an object store; TARGET must be empty. Start the cluster on
     TARGET then, and never again on SOURCE: both are the same data.
+
+    \b
+    Example:
+      velaray store copy velaray-data s3://bucket/velaray
     """
     from velaray.backup import places
     from velaray.starting import ClusterError

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from velaray.cli.common import Output, with_output
+from velaray.cli.common import Group, Output, with_output
 from velaray.key_files import KeyFileError, read_secret
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -31,7 +31,7 @@ class Lifetime(click.ParamType):
         return seconds
 
 
-@click.group()
+@click.group(cls=Group)
 def tokens() -> None:
     """Create tokens for clients."""
 
@@ -54,6 +54,10 @@ def create(show: Output, secret_file: Path, subject: str, expires: int | None) -
     """Print a token.
 
     A connection ends soon after its token has expired, unless its client presents a fresh one.
+
+    \b
+    Example:
+      velaray tokens create --secret-file token-key --subject app --expires 30d
     """
     try:
         secret = read_secret(secret_file)

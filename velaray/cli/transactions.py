@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from velaray.cli.common import Output, with_admin
+from velaray.cli.common import Group, Output, with_admin
 from velaray.cli.history import time_text
 from velaray.client.admin import Admin
 from velaray.events.ids import TransactionId
@@ -34,7 +34,7 @@ class TransactionIdType(click.ParamType):
         return TransactionId(int(most), int(least))
 
 
-@click.group()
+@click.group(cls=Group)
 def transactions() -> None:
     """Inspect and abort transactions."""
 
@@ -73,7 +73,12 @@ _COLUMNS = {
 def list_transactions(
     show: Output, admin: Admin, state: str | None, coordinator: int | None, most: int
 ) -> None:
-    """List the open transactions, oldest first."""
+    """List the open transactions, oldest first.
+
+    \b
+    Example:
+      velaray transactions list --state OPEN
+    """
     _list(show, admin.transactions(status=state, coordinator=coordinator, most=most))
 
 
@@ -89,7 +94,12 @@ def list_transactions(
 @_most
 @with_admin
 def slow(show: Output, admin: Admin, older_than: float, coordinator: int | None, most: int) -> None:
-    """List the transactions that have been open for long."""
+    """List the transactions that have been open for long.
+
+    \b
+    Example:
+      velaray transactions slow --older-than 60
+    """
     older_ms = round(older_than * 1000)
     _list(show, admin.transactions(older_than_ms=older_ms, coordinator=coordinator, most=most))
 
@@ -131,6 +141,10 @@ def describe(show: Output, admin: Admin, transaction: TransactionId) -> None:
     """Describe what TRANSACTION (coordinator:sequence) holds, and what its completion waits for.
 
     The outcome of an ended transaction is kept for ever.
+
+    \b
+    Example:
+      velaray transactions describe 0:7
     """
     found = admin.transaction(transaction)
     if show.as_json:
@@ -194,6 +208,10 @@ def abort(show: Output, admin: Admin, transaction: TransactionId) -> None:
     """Abort TRANSACTION (coordinator:sequence) of any client.
 
     Aborting an aborted transaction has no effect. A committed one can't be aborted.
+
+    \b
+    Example:
+      velaray transactions abort 0:7
     """
     finished = admin.abort_transaction(transaction)
     text = f"({transaction.coordinator},{transaction.sequence})"
@@ -207,7 +225,12 @@ def abort(show: Output, admin: Admin, transaction: TransactionId) -> None:
 )
 @with_admin
 def coordinators(show: Output, admin: Admin, scale: int | None) -> None:
-    """Show the transaction coordinators and their statistics, or add some."""
+    """Show the transaction coordinators and their statistics, or add some.
+
+    \b
+    Example:
+      velaray transactions coordinators --scale 4
+    """
     if scale is not None:
         admin.scale_coordinators(scale)
     found = admin.coordinators()
