@@ -12,6 +12,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from velaray.admin import actors as admin_actors
+from velaray.admin import audit as admin_audit
 from velaray.admin import brokers as admin_brokers
 from velaray.admin import clusters as admin_clusters
 from velaray.admin import compaction as admin_compaction
@@ -36,9 +37,10 @@ from velaray.admin import topic_reads as admin_topic_reads
 from velaray.admin import topics as admin_topics
 from velaray.admin import transactions as admin_transactions
 from velaray.admin import unsupported as admin_unsupported
+from velaray.admin.auditing import AUDIT, audited, make_audit, stop_audit
 from velaray.admin.authorisation import (
     GRANTS,
-    guarded,
+    check_of,
     make_grants,
     right_of,
     stop_grants,
@@ -74,6 +76,7 @@ _MODULES = (
     admin_ledgers,
     admin_hosts,
     admin_actors,
+    admin_audit,
     admin_metrics,
     admin_migrations,
     admin_pulls,
@@ -108,11 +111,14 @@ def admin_app(actor_system: ActorSystem) -> web.Application:
     app[SCRAPE_LOCK] = asyncio.Lock()
     app[GRANTS] = make_grants(app)
     app.on_cleanup.append(stop_grants)
+    app[AUDIT] = make_audit(app)
+    app.on_cleanup.append(stop_audit)
     app[DESCRIPTION] = Description(groups())
     for module, routes in routes_by_module().items():
         for route in routes:
             operation = route.operation
-            handler = guarded(right_of(operation, module), bound(route))
+            check = check_of(right_of(operation, module))
+            handler = audited(operation, check, bound(route))
             app.router.add_route(operation.method, operation.path, handler)
     return app
 

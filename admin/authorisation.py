@@ -11,8 +11,10 @@ from collections.abc import Iterator, Mapping
 from aiohttp import web
 
 from velaray.actors.catalog.state import Scope
+from velaray.admin.audit_records import ORIGINAL_PRINCIPAL
+from velaray.admin.auditing import Check
 from velaray.admin.binding import Route
-from velaray.admin.http import ACTOR_SYSTEM, IDENTITY, AdminError, Handler
+from velaray.admin.http import ACTOR_SYSTEM, IDENTITY, AdminError
 from velaray.broker.authorisation.gate import roles_of
 from velaray.broker.authorisation.grant_watch import GrantWatch
 from velaray.broker.authorisation.grants import Demand, Right
@@ -22,8 +24,6 @@ from velaray.events.ids import TopicName
 from velaray.topology.auth import AuthenticationFailed
 
 GRANTS: web.AppKey[GrantWatch | None] = web.AppKey("grants", object)  # type: ignore[arg-type]
-ORIGINAL_PRINCIPAL = "X-Original-Principal"
-"""The header in which a proxy names the role of its client, as Pulsar's proxy does."""
 
 _NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 _BUNDLE = f"{_NAMESPACE}/{{bundle}}"
@@ -94,6 +94,7 @@ _ROWS: Mapping[Right, tuple[str, ...]] = {
         f"POST {_LEDGERS}/dlq/retry",
         f"POST {_LEDGERS}/dlq/forget",
         f"GET {_LEDGERS}/{{ledger}}",
+        f"GET {_VELARAY}/audit",
         f"GET {_VELARAY}/actors",
         f"GET {_VELARAY}/actors/{{actor}}/state",
         f"GET {_VELARAY}/actors/{{actor}}/events",
@@ -261,16 +262,15 @@ def all_rules(routes: Mapping[str, tuple[Route, ...]]) -> Iterator[tuple[str, st
             yield "handle", f"{kind_of_handle}.{method}", Right.RAY
 
 
-def guarded(right: Right, handler: Handler) -> Handler:
-    """The handler, for clients with the right. Others get status 403."""
+def check_of(right: Right) -> Check:
+    """A check that raises `AdminError` (403) for clients without the right."""
 
-    async def handle(request: web.Request) -> web.StreamResponse:
+    async def check(request: web.Request) -> None:
         grants = request.app[GRANTS]
         if grants is not None:
             await _check(grants, request, right)
-        return await handler(request)
 
-    return handle
+    return check
 
 
 async def _check(grants: GrantWatch, request: web.Request, right: Right) -> None:

@@ -269,13 +269,16 @@ TopicsByBundle = dict[str, dict[str, dict[str, dict[str, TopicStats]]]]
 _BROKERS = f"{V2}/brokers"
 _STATS = f"{V2}/broker-stats"
 
+QUOTA_CHECK = Operation("GET", f"{_BROKERS}/backlog-quota-check")
+"""Make partitions check their quotas now. Pulsar's method for it is GET."""
+
 ROUTES: tuple[Route, ...] = (
     Route(reads(_BROKERS, list[str]), list_brokers),
     Route(operations.HEALTH, health),
     Route(Operation("GET", f"{_BROKERS}/ready", answers={200: str}, content=TEXT), health),
     Route(Operation("GET", f"{_BROKERS}/version", answers={200: str}, content=TEXT), version),
     Route(reads(f"{_BROKERS}/leaderBroker", Leader), leader),
-    Route(Operation("GET", f"{_BROKERS}/backlog-quota-check"), backlog_quota_check),
+    Route(QUOTA_CHECK, backlog_quota_check),
     Route(reads(f"{_BROKERS}/configuration", list[str]), dynamic_names),
     Route(reads(f"{_BROKERS}/configuration/values", Texts), dynamic_values),
     Route(reads(f"{_BROKERS}/configuration/runtime", Texts), runtime_configuration),

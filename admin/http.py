@@ -25,6 +25,7 @@ from velaray.topology.auth import (
     AuthenticationFailed,
     Credentials,
     Identity,
+    Method,
     authenticate,
     before,
     certificate_role,
@@ -152,7 +153,7 @@ async def identify(request: web.Request, token: str) -> Identity:
     """
     role = certificate_role(request.get_extra_info("peercert"))
     if role and not token:
-        return Identity(role)
+        return Identity(role, method=Method.CERTIFICATE)
     settings, credentials = request.app[ACTOR_SYSTEM].config.auth, Credentials("token", token)
     keys = before(settings, credentials)
     if keys is not None:

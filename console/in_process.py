@@ -14,6 +14,8 @@ from velaray.client.admin.transports import Answer, Sending
 
 BASE = "http://console"
 """The address of the operations of this process."""
+USER_AGENT = "velaray-console"
+"""The client that the audit log names."""
 
 
 class InProcessTransport:
@@ -47,6 +49,7 @@ class InProcessTransport:
         visit, url = self._visit, URL(sending.url, encoded=True)
         headers = CIMultiDict(sending.headers)
         headers["Host"] = visit.host
+        headers["User-Agent"] = USER_AGENT
         message = RawRequestMessage(
             sending.method,
             url.raw_path_qs,

@@ -77,6 +77,8 @@ VALUES: Mapping[str, tuple[str, str, str]] = {
     "superusers": ("a", "b c", "c d"),
     "proxy_roles": ("a", "b c", "c d"),
     "anonymous_role": ("a", "b", "c"),
+    "audit_days": ("1", "2", "3"),
+    "audit_size_mib": ("1", "2", "3"),
     "replication_secret": ("a.key", "b.key", "c.key"),
     "tls_cert": ("a.key", "b.key", "c.key"),
     "tls_key": ("a.key", "b.key", "c.key"),

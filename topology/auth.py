@@ -10,6 +10,7 @@ import hmac
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from velaray.topology.config import AuthSettings, OidcSettings
@@ -32,6 +33,18 @@ _PROVEN = {
 }
 
 
+class Method(StrEnum):
+    """How a client proves its role."""
+
+    NONE = "none"
+    """Not at all: authentication is off."""
+    ANONYMOUS = "anonymous"
+    TOKEN = "token"
+    OIDC = "oidc"
+    """A token of an OpenID provider."""
+    CERTIFICATE = "certificate"
+
+
 class AuthenticationFailed(PermissionError):
     """The token is missing, malformed, expired or signed with another key."""
 
@@ -47,10 +60,11 @@ class Credentials:
 @dataclass(frozen=True, slots=True)
 class Identity:
     """What credentials prove: a role ("" where authentication is off) until a time (seconds since
-    1970; None: for ever)."""
+    1970; None: for ever). ``method`` is how they prove it."""
 
     role: str = ""
     expires_s: float | None = None
+    method: Method = field(default=Method.NONE, compare=False)
 
 
 def authenticate(settings: AuthSettings | None, credentials: Credentials) -> Identity:
@@ -63,7 +77,7 @@ def authenticate(settings: AuthSettings | None, credentials: Credentials) -> Ide
     # White space around a token doesn't count: files of tokens end with a new line.
     token = credentials.data.strip()
     if not token and settings.anonymous_role:
-        return Identity(settings.anonymous_role)
+        return Identity(settings.anonymous_role, method=Method.ANONYMOUS)
     if not token:
         raise AuthenticationFailed("this cluster requires a token: none was given")
     return _of_token(settings, token)
@@ -85,7 +99,7 @@ def _of_token(settings: AuthSettings, token: str) -> Identity:
         claims = jwt.decode(token, key, algorithms=[algorithm], options={"require": ["sub"]})
     except jwt.InvalidTokenError as error:
         raise AuthenticationFailed(f"invalid token: {error}") from error
-    return _identity(claims, "sub")
+    return _identity(claims, "sub", Method.TOKEN)
 
 
 def _of_provider(provider: OidcSettings, token: str) -> Identity:
@@ -95,14 +109,14 @@ def _of_provider(provider: OidcSettings, token: str) -> Identity:
         claims = key_set(provider).claims(token)
     except jwt.InvalidTokenError as error:
         raise AuthenticationFailed(f"invalid token: {error}") from error
-    return _identity(claims, provider.role_claim)
+    return _identity(claims, provider.role_claim, Method.OIDC)
 
 
-def _identity(claims: Mapping[str, Any], role_claim: str) -> Identity:
+def _identity(claims: Mapping[str, Any], role_claim: str, method: Method) -> Identity:
     role = claims[role_claim]
     if not (isinstance(role, str) and role):
         raise AuthenticationFailed(f"invalid token: its claim {role_claim} is no role")
-    return Identity(role, claims.get("exp"))
+    return Identity(role, claims.get("exp"), method)
 
 
 def before(settings: AuthSettings | None, credentials: Credentials) -> KeySet | None:

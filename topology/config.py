@@ -59,6 +59,14 @@ class AuthorisationSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditSettings:
+    """How long the records of the audit log are kept: ``days``, and at most ``size_mib`` MiB."""
+
+    days: int = 365
+    size_mib: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterConfig:
     """The settings that every actor of a cluster needs.
 
@@ -66,7 +74,8 @@ class ClusterConfig:
     tunnel, whether or not all clients do; its URL is the proxy's address in the network of these
     clients.
 
-    Without ``roles`` every client may do everything.
+    Without ``roles`` every client may do everything. Without ``audit`` changes by the admin
+    interface are not recorded.
 
     ``incarnation`` counts the starts of clusters on ``data_dir``: an actor of an older start
     refuses to serve (see `velaray.topology.ownership`). ``rpc_key`` is a secret of the cluster's
@@ -109,6 +118,7 @@ class ClusterConfig:
     admin_port: int = 8080
     auth: AuthSettings | None = None
     roles: AuthorisationSettings | None = None
+    audit: AuditSettings | None = None
     passivate_after_s: float = 300.0
     max_message_size: int = 5 << 20
     tunnel: bool = False

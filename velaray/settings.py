@@ -394,6 +394,19 @@ class ClusterSettings(BaseModel):
             unset="they are refused",
         ),
     ] = ""
+    audit_days: Annotated[
+        int,
+        About(SECURITY, "How long the records of the audit log are kept.", unit="days"),
+    ] = Field(default=365, ge=1, le=36_500)
+    audit_size_mib: Annotated[
+        int,
+        About(
+            SECURITY,
+            "Size of the audit log; beyond it, the oldest records are deleted.",
+            option="--audit-size",
+            unit="MiB",
+        ),
+    ] = Field(default=1024, ge=1, le=1 << 30)
     replication_secret: Annotated[
         bytes | FilePath,
         About(

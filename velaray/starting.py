@@ -39,6 +39,7 @@ from velaray.key_files import (
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.addresses import own_address
 from velaray.topology.config import (
+    AuditSettings,
     AuthorisationSettings,
     AuthSettings,
     ClusterConfig,
@@ -76,6 +77,8 @@ class ClusterOptions(TypedDict, total=False):
     superusers: Sequence[str]
     proxy_roles: Sequence[str]
     anonymous_role: str
+    audit_days: int
+    audit_size_mib: int
     oidc_issuer: str
     oidc_audience: str
     oidc_role_claim: str
@@ -118,11 +121,13 @@ class RayOptions(ClusterOptions, total=False):
 
 
 _TLS = {key for key in ClusterOptions.__annotations__ if key.startswith("tls_")}
+_AUDIT = {key for key in ClusterOptions.__annotations__ if key.startswith("audit_")}
 _OIDC = {key for key in ClusterOptions.__annotations__ if key.startswith("oidc_")}
 _SAME = (
     ClusterOptions.__annotations__.keys()
     - _TLS
     - _OIDC
+    - _AUDIT
     - {"anonymous_role", "auth", "authorisation", "proxy_roles", "replication_secret", "superusers"}
 )
 """The settings that actors receive as they are."""
@@ -148,6 +153,7 @@ def configured(data_dir: str, settings: ClusterSettings) -> ClusterConfig:
     if settings.authorisation and (auth is not None or names_clients):
         special = frozenset(settings.superusers), frozenset(settings.proxy_roles)
         values["roles"] = AuthorisationSettings(*special)
+    values["audit"] = AuditSettings(settings.audit_days, settings.audit_size_mib)
     values["advertise"] = advertised_names(settings.host, settings.advertise)
     for name in ("service_port", "admin_port"):
         values[name] = values[name] or free_port(host)

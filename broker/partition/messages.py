@@ -143,6 +143,14 @@ class NthEntry(Request[Entry | None]):
     latest: bool
 
 
+class EntriesBefore(Request[list[Entry]]):
+    """The entries before ``position`` (None: all), newest first, ``most`` or fewer: the payloads of
+    an answer have a limit. Empty only if there are none."""
+
+    position: Place | None
+    most: int
+
+
 class IdAtTime(Request[Id | None]):
     """The id of the first entry that was published at ``time_ms`` or later; None if there is
     none."""

@@ -18,6 +18,7 @@ from velaray.actors.partition.state import PartitionState
 from velaray.actors.partition.trimming import ForgetTrimmed
 from velaray.actors.runtime import Runtime, Stopped
 from velaray.broker.actor_messages import ACTOR_REQUESTS, Describe
+from velaray.broker.audit.topic import is_audit_topic
 from velaray.broker.catalog.messages import Serving, Watch
 from velaray.broker.client_listener import ClientListener
 from velaray.broker.garbage_collection.deletion import is_deletion_topic
@@ -241,10 +242,12 @@ class PartitionActor(JournaledActor):
     # -- the journal ---------------------------------------------------------------
 
     def journal_settings(self) -> JournalSettings:
-        """The cluster's settings; with interval sync, except for the topic of deletions."""
+        """The cluster's settings; with interval sync, except for the topics of deletions and of the
+        audit log."""
         settings = self.actor_system.journal_settings
         relaxed = self.config.partition_sync is PartitionSync.INTERVAL
-        if relaxed and not is_deletion_topic(self.key.topic_name):
+        topic = self.key.topic_name
+        if relaxed and not (is_deletion_topic(topic) or is_audit_topic(topic)):
             return replace(settings, sync_interval_ms=self.config.sync_interval_ms)
         return settings
 

@@ -22,6 +22,8 @@ from velaray.wire.messages import read_metadata, split_entry
 SCAN_MOST = 10_000
 """The number of entries that one analysis of a backlog reads at most, as in Pulsar."""
 _AT_ONCE = 500
+_ANSWER_BYTES = 4 << 20
+"""The payloads of an answer with several entries have at most so many bytes and one entry more."""
 
 
 class Entries(Protocol):
@@ -115,6 +117,24 @@ async def nth_entry(partition: Partition, request: m.NthEntry) -> m.Entry | None
     raise AssertionError("the runs hold fewer entries than their counts say")
 
 
+async def entries_before(partition: Partition, request: m.EntriesBefore) -> list[m.Entry]:
+    """The entries before ``position`` (None: all), newest first, ``most`` or fewer: the payloads of
+    an answer have a limit. Empty only if there are none."""
+    table, end = partition.runtime.state.table, partition.log.end_offset
+    if request.position is not None:
+        end = remote_ids.at_or_after(partition.log, Position(*request.position))
+    found: list[m.Entry] = []
+    size = 0
+    for run in reversed(list(table.runs(table.first_offset, end))):
+        for number in reversed(range(run.first_entry, run.first_entry + run.entries)):
+            if len(found) == request.most or size >= _ANSWER_BYTES:
+                return found
+            offset = table.offset_of(Position(run.ledger_id, number))
+            found.append(await described_entry(partition.log, offset))
+            size += len(found[-1]["payload"])
+    return found
+
+
 async def id_at_time(partition: Partition, request: m.IdAtTime) -> m.Id | None:
     """The id of the first entry that was published at ``time_ms`` or later; None if there is
     none."""
@@ -162,6 +182,7 @@ async def maintenance(partition: Partition, request: m.Upkeep) -> None:
 HANDLERS: dict[type[Message], Callable[[Partition, Any], Awaitable[Any]]] = {
     m.EntryAt: entry_at,
     m.NthEntry: nth_entry,
+    m.EntriesBefore: entries_before,
     m.IdAtTime: id_at_time,
     m.BacklogSize: backlog_size,
     m.AnalyzeBacklog: analyze_backlog,

@@ -8,6 +8,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from warnings import warn
 
 from velaray.client.admin.actors import Actors
+from velaray.client.admin.audit import Audit
 from velaray.client.admin.calls import Asyncio, Blocking, Call, call, of_group
 from velaray.client.admin.clusters import Clusters
 from velaray.client.admin.connection import DEFAULT_URL, AdminConnection, ModeT, parsed
@@ -74,6 +75,7 @@ class AdminCalls(Generic[ModeT]):
         self.ledgers = Ledgers(connection, mode)
         self.hosts = Hosts(connection, mode)
         self.actors = Actors(connection, mode)
+        self.audit = Audit(connection, mode)
 
     @call
     async def request(

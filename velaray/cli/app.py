@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from velaray.cli.admin import namespaces
+from velaray.cli.audit import audit
 from velaray.cli.backup import backup
 from velaray.cli.clusters import clusters
 from velaray.cli.common import Commands, Output, with_admin, with_output
@@ -174,6 +175,7 @@ def status(show: Output, admin: Admin) -> None:
 
 
 for _command in (
+    audit,
     backup,
     clusters,
     config,

@@ -32,6 +32,8 @@ from velaray.topology.stores import is_object_store
 _TLS = "velaray.tls"
 """Where the context of a command has the options of TLS."""
 DEFAULT_SERVICE_URL = "pulsar://127.0.0.1:6650"
+USER_AGENT = "velaray-cli"
+"""The client that the audit log names."""
 _ANSWER_S = 30.0
 _LEAST_ANSWER_S = 5.0
 """The minimum time limit of the cluster's answers, whatever a command's limit for messages is."""
@@ -301,7 +303,9 @@ def with_admin(command: Command) -> Command:
     ) -> Any:
         try:
             given = None if token is None else token()
-            admin = _PatientAdmin(admin_url, token=given, tls=given_tls())
+            admin = _PatientAdmin(
+                admin_url, token=given, client_version=USER_AGENT, tls=given_tls()
+            )
         except ValueError as error:
             raise click.UsageError(str(error)) from error
         return command(show, admin, *args, **options)
