@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from velaray.cli.admin import TimeType
-from velaray.cli.common import Output, with_admin
+from velaray.cli.common import Group, Output, with_admin
 from velaray.cli.history import time_text
 from velaray.cli.tokens import Lifetime
 from velaray.client.admin import Admin
@@ -29,7 +29,7 @@ class Since(click.ParamType):
         return TimeType().convert(value, param, ctx)
 
 
-@click.group()
+@click.group(cls=Group)
 def audit() -> None:
     """Show the changes that were made through the admin interface."""
 
@@ -61,7 +61,12 @@ _COLUMNS = {
 )
 @with_admin
 def list_changes(show: Output, admin: Admin, since: int | None, most: int, **filters: Any) -> None:
-    """List changes, the newest first. -o json also shows the parameters."""
+    """List changes, the newest first. -o json also shows the parameters.
+
+    \b
+    Example:
+      velaray audit list --since 24h --target shop/orders
+    """
     found: list[Mapping[str, Any]] = []
     for record in _records(admin, most, since or 0, filters):
         found.append(record)
