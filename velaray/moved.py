@@ -16,6 +16,7 @@ MOVED = {
     "velaray.consumer": "velaray.sync.consumer",
     "velaray.enums": "velaray.client.enums",
     "velaray.interceptors": "velaray.client.interceptors",
+    "velaray.key_files": "velaray.topology.key_files",
     "velaray.message": "velaray.client.message",
     "velaray.message_id": "velaray.client.message_id",
     "velaray.options": "velaray.client.options",

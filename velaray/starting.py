@@ -29,13 +29,6 @@ from velaray.journal.objects.ledger_store import ObjectLedgerStore
 from velaray.journal.objects.probe import check_store
 from velaray.journal.offload.place import OFFLOAD, OtherArchive, settle_place
 from velaray.journal.private import make_private, private_opener, tighten
-from velaray.key_files import (
-    LEAST_SECRET_BYTES,
-    KeyFileError,
-    check_public_key,
-    read_public_key,
-    read_secret,
-)
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.addresses import own_address
 from velaray.topology.config import (
@@ -46,6 +39,13 @@ from velaray.topology.config import (
     OidcSettings,
     advertised_names,
     check_binding,
+)
+from velaray.topology.key_files import (
+    LEAST_SECRET_BYTES,
+    KeyFileError,
+    check_public_key,
+    read_public_key,
+    read_secret,
 )
 from velaray.topology.ownership import OtherCluster, Superseded, data_id_of, take_ownership
 from velaray.topology.ports import PortUnavailable, hold_ports

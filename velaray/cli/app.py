@@ -62,9 +62,9 @@ def start(show: Output, file: Path | None, **options: Any) -> None:
       velaray start --local --service-port 0 --admin-port 0 -o json
     """
     settings = resolved(file, options).settings
-    from velaray.key_files import KeyFileError
     from velaray.starting import ClusterError
     from velaray.topology.config import UnreachableAddressError, UnsafeBindingError
+    from velaray.topology.key_files import KeyFileError
 
     try:
         cluster = _started(settings)

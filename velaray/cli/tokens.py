@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from velaray.cli.common import Group, Output, with_output
-from velaray.key_files import KeyFileError, read_secret
+from velaray.topology.key_files import KeyFileError, read_secret
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _LONGEST_DAYS = 36_500
