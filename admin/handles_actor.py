@@ -22,6 +22,7 @@ from velaray.topology.ownership import OWNERSHIP_CHECK_S, check_ownership
 from velaray.topology.ray_host import make_actor_system
 from velaray.topology.ray_nodes import actor_resources
 from velaray.topology.rpc import reason_of
+from velaray.topology.sent_config import SentConfig, sent
 
 HANDLES = "handles"
 
@@ -41,13 +42,14 @@ def handles_actor(config: ClusterConfig) -> Any:
         resources=actor_resources(config),
         scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True),
     )
-    return options.remote(config)
+    return options.remote(sent(config))
 
 
 class HandlesActor:
     """The Ray class."""
 
-    def __init__(self, config: ClusterConfig) -> None:
+    def __init__(self, settings: SentConfig) -> None:
+        config = settings.received()
         actor_system = make_actor_system(config, make_actor)
         # An error here makes Ray not restart this actor: its cluster was superseded.
         with ThreadPoolExecutor(1) as pool:

@@ -22,9 +22,9 @@ from velaray.broker.proxy.proxy import Proxy
 from velaray.events.ids import ActorKey
 from velaray.geo.actor_kinds import make_actor
 from velaray.topology.actor_system import ActorSystem
-from velaray.topology.config import ClusterConfig
 from velaray.topology.ownership import OWNERSHIP_CHECK_S, check_ownership
 from velaray.topology.ray_host import make_actor_system
+from velaray.topology.sent_config import SentConfig
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -36,14 +36,14 @@ class ProxyActor:
     def __init__(
         self,
         name: str,
-        config: ClusterConfig,
+        settings: SentConfig,
         make_admin_app: Callable[[ActorSystem], web.Application],
     ) -> None:
         """``make_admin_app`` makes the application of the admin port."""
         self._name = name
         self._make_admin_app = make_admin_app
-        self._config = config
-        self._actor_system = make_actor_system(config, make_actor)
+        self._config = settings.received()
+        self._actor_system = make_actor_system(self._config, make_actor)
         self._proxy = Proxy(self._actor_system)
         started: Future[None] = Future()
         self._thread = threading.Thread(

@@ -321,7 +321,7 @@ def test_files_give_the_keys_of_a_cluster(folder: Path) -> None:
     given = {"token_secret": "a.key", "replication_secret": "b.key", "service_port": "0"}
     settings = resolve({**given, "admin_port": "0", "local": True}, {}).settings
     with LocalCluster.from_settings(settings) as cluster:
-        assert cluster.config.auth == AuthSettings(Path("a.key").read_bytes())
+        assert cluster.config.auth == AuthSettings(secret_path=str(folder / "a.key"))
         assert cluster.config.replication_secret == Path("b.key").read_bytes()
         assert (folder / "velaray-data").is_dir()
 

@@ -16,6 +16,7 @@ from typing import Any
 from velaray.topology.config import AuthSettings, OidcSettings
 from velaray.topology.oidc import KeySet, is_issued_by, key_set
 from velaray.topology.tls_settings import ACTORS_NAME
+from velaray.topology.token_keys import verified_claims
 
 TLS_METHOD = "tls"
 """Pulsar's method of authentication by the certificate of a TLS connection."""
@@ -88,15 +89,8 @@ def _of_token(settings: AuthSettings, token: str) -> Identity:
 
     if settings.oidc is not None and is_issued_by(settings.oidc, token):
         return _of_provider(settings.oidc, token)
-    key: str | bytes
-    if settings.secret is not None:
-        key, algorithm = settings.secret, "HS256"
-    elif settings.public_key is None:
-        raise AuthenticationFailed("invalid token: another issuer")
-    else:
-        key, algorithm = settings.public_key, "RS256"
     try:
-        claims = jwt.decode(token, key, algorithms=[algorithm], options={"require": ["sub"]})
+        claims = verified_claims(settings, token)
     except jwt.InvalidTokenError as error:
         raise AuthenticationFailed(f"invalid token: {error}") from error
     return _identity(claims, "sub", Method.TOKEN)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import ip_address
+from pathlib import Path
+from typing import NoReturn
 
 from velaray.journal.manifest import number_base
 from velaray.topology.addresses import is_per_node, own_address
@@ -37,16 +39,26 @@ class OidcSettings:
 
 @dataclass(frozen=True, slots=True)
 class AuthSettings:
-    """Token (JWT) authentication: one of the two keys, or ``oidc``, or both.
+    """Token (JWT) authentication: one of the four keys, or ``oidc``, or both.
 
-    ``secret`` verifies HS256 tokens; ``public_key`` (PEM text) verifies RS256 tokens. Clients
-    without credentials have the ``anonymous_role`` ("": they are refused).
+    ``secret`` verifies HS256 tokens; ``public_key`` (PEM text) verifies RS256 tokens.
+    ``secret_path`` and ``public_key_path`` name a file with such a key, or a directory of files
+    with several keys, which is the same on all nodes; changed files are used without a restart.
+    Clients without credentials have the ``anonymous_role`` ("": they are refused).
     """
 
     secret: bytes | None = field(default=None, repr=False)
     public_key: str | None = None
     anonymous_role: str = ""
     oidc: OidcSettings | None = None
+    secret_path: str = ""
+    public_key_path: str = ""
+
+    @property
+    def key(self) -> bytes | str | Path | None:
+        """The one of the four keys that is given; None if none is."""
+        path = self.secret_path or self.public_key_path
+        return self.secret or self.public_key or (Path(path) if path else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +159,10 @@ class ClusterConfig:
     max_connections: int = 10_000
     max_connections_per_address: int = 5_000
     buffer_memory_mib: int = 512
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be sent to another process: a `velaray.topology.sent_config.SentConfig` is."""
+        raise TypeError("the settings of a cluster contain its secrets: send a SentConfig")
 
     @property
     def number_base(self) -> int:

@@ -26,11 +26,11 @@ _REPORT_TIMEOUT_S = 5.0
 class PlacementDirectory:
     """The Ray class of the directory."""
 
-    def __init__(self, config: ClusterConfig) -> None:
-        self._table = PlacementTable(config.hosts, config.own_hosts)
-        for name in host_names(config.hosts, config.own_hosts):
+    def __init__(self, hosts: int, own_hosts: int, namespace: str) -> None:
+        self._table = PlacementTable(hosts, own_hosts)
+        for name in host_names(hosts, own_hosts):
             with contextlib.suppress(ValueError, RayActorError, GetTimeoutError):
-                host = ray.get_actor(name, config.ray_namespace)
+                host = ray.get_actor(name, namespace)
                 keys: list[str] = ray.get(host.keys.remote(), timeout=_REPORT_TIMEOUT_S)
                 self._table.found(name, map(ActorKey.parse, keys))
 
@@ -100,4 +100,4 @@ def directory_of(config: ClusterConfig) -> Any:
         num_cpus=0,
         resources=actor_resources(config),
     )
-    return options.remote(config)
+    return options.remote(config.hosts, config.own_hosts, config.ray_namespace)

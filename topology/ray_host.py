@@ -53,6 +53,7 @@ from velaray.topology.ray_process import (
 )
 from velaray.topology.ray_system import RayActorSystem, first_answer, ray_errors
 from velaray.topology.rpc import RemoteError, reason_of
+from velaray.topology.sent_config import SentConfig, sent
 from velaray.topology.transient import TRANSIENT_OR_STORE
 from velaray.wire.guard import usage_of_process
 
@@ -79,7 +80,7 @@ def host_of(name: str, config: ClusterConfig, make_actor: MakeActor) -> Any:
         resources=actor_resources(config),
         scheduling_strategy="SPREAD",
     )
-    return options.remote(name, config, make_actor)
+    return options.remote(name, sent(config), make_actor)
 
 
 def make_actor_system(config: ClusterConfig, make_actor: MakeActor) -> RayActorSystem:
@@ -182,7 +183,8 @@ class SharedActorSystem(RayActorSystem):
 class HostActor:
     """The Ray class of hosts."""
 
-    def __init__(self, name: str, config: ClusterConfig, make_actor: MakeActor) -> None:
+    def __init__(self, name: str, settings: SentConfig, make_actor: MakeActor) -> None:
+        config = settings.received()
         if name == BACKGROUND_HOST:
             os.nice(BACKGROUND_NICENESS)  # this thread, and its later child threads
         self._name = name

@@ -48,6 +48,7 @@ from velaray.topology.ray_process import (
     keep_freed_memory,
 )
 from velaray.topology.rpc import RemoteError, reason_of
+from velaray.topology.sent_config import SentConfig, sent
 from velaray.topology.stores import store_of
 
 _WATCH_S = 1.0
@@ -185,7 +186,7 @@ def activate(key: ActorKey, config: ClusterConfig, make_actor: MakeActor) -> Any
         resources=actor_resources(config),
         scheduling_strategy="SPREAD",
     )
-    return options.remote(key.text(), config, make_actor)
+    return options.remote(key.text(), sent(config), make_actor)
 
 
 def _report_failure(task: asyncio.Task[None]) -> None:
@@ -198,8 +199,9 @@ def _report_failure(task: asyncio.Task[None]) -> None:
 class VelarayActor:
     """The Ray class of all velaray actors."""
 
-    def __init__(self, key_text: str, config: ClusterConfig, make_actor: MakeActor) -> None:
+    def __init__(self, key_text: str, settings: SentConfig, make_actor: MakeActor) -> None:
         self._key = ActorKey.parse(key_text)
+        config = settings.received()
         if self._key.kind is ActorKind.GARBAGE_COLLECTOR:
             os.nice(BACKGROUND_NICENESS)  # this thread, and its later child threads
         self._actor_system = RayActorSystem(config, make_actor)

@@ -18,6 +18,7 @@ from velaray.broker.actor_messages import Describe
 from velaray.broker.garbage_collection.collectors import collectors_to_wake
 from velaray.events.ids import ActorKind
 from velaray.geo.actor_kinds import make_actor
+from velaray.journal.errors import JournalError
 from velaray.nodes import Nodes, nodes_of
 from velaray.proxies import PROXY, answering_proxy, is_proxy, open_proxies, proxies_of
 from velaray.settings import ClusterSettings, place_of, settings_of
@@ -55,6 +56,7 @@ from velaray.topology.ray_directory import DIRECTORY
 from velaray.topology.ray_host import make_actor_system
 from velaray.topology.ray_system import RayActorSystem
 from velaray.topology.rpc import RemoteError
+from velaray.topology.sent_config import store_secrets
 
 OBJECT_STORE_BYTES = 100 << 20
 _REPORT_TIMEOUT_S = 20.0
@@ -170,11 +172,12 @@ class Cluster:
     def _opened(self, ports: ExitStack, nodes: Nodes) -> Cluster:
         try:
             with Progress("starting the cluster's actors"), ports:
+                store_secrets(self.config)
                 run_to_end(self._bootstrap())
                 ports.close()
                 open_proxies(self.config, [node.ray_address for node in nodes.proxied])
                 run_to_end(self._wake_collectors())
-        except (RayError, RemoteError, OSError) as error:
+        except (RayError, RemoteError, JournalError, OSError) as error:
             self.stop()
             raise ClusterError(f"the cluster could not be started: {one_line(error)}") from error
         return self

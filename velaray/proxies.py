@@ -16,6 +16,7 @@ from velaray.admin.proxy_actor import ProxyActor
 from velaray.console.serving import admin_port_app
 from velaray.topology.config import ClusterConfig, namespace_of
 from velaray.topology.ray_nodes import resource_of_node, share_of
+from velaray.topology.sent_config import sent
 
 PROXY = "front-door"
 """The name of the first proxy; that of another one also has its node's address."""
@@ -44,7 +45,7 @@ def open_proxies(config: ClusterConfig, ray_addresses: Sequence[str]) -> None:
                 num_cpus=0,
                 resources=share_of(resource_of_node(address)),
             )
-            .remote(name, config, admin_port_app)
+            .remote(name, sent(config), admin_port_app)
         )
         serving.append(proxy.describe.remote())
     ray.get(serving)

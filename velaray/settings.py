@@ -23,6 +23,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    DirectoryPath,
     Field,
     FilePath,
     ValidationError,
@@ -288,23 +289,25 @@ class ClusterSettings(BaseModel):
     ] = Field(default=512, ge=16)
 
     token_secret: Annotated[
-        bytes | FilePath | None,
+        bytes | FilePath | DirectoryPath | None,
         About(
             SECURITY,
-            "Accept HS256 tokens signed with the key in this file.",
-            metavar="FILE",
-            form="an existing file",
+            "Accept HS256 tokens signed with the key in this file, or with one of the keys in the "
+            "files of this directory. It is the same on all nodes.",
+            metavar="PATH",
+            form="an existing file or directory",
             unset="no tokens",
             key_file=True,
         ),
     ] = Field(default=None, repr=False)
     token_public_key: Annotated[
-        str | FilePath | None,
+        str | FilePath | DirectoryPath | None,
         About(
             SECURITY,
-            "Accept RS256 tokens for the PEM key in this file.",
-            metavar="FILE",
-            form="an existing file",
+            "Accept RS256 tokens for the PEM key in this file, or for one of the keys in the "
+            "files of this directory. It is the same on all nodes.",
+            metavar="PATH",
+            form="an existing file or directory",
             unset="no tokens",
             key_file=True,
         ),
@@ -731,6 +734,10 @@ _PLACES = {"data", "store", "local"}
 """Settings that the first argument of a start says."""
 
 
+def _path(given: str) -> Path | None:
+    return Path(given) if given else None
+
+
 def settings_of(options: Mapping[str, Any], **more: Any) -> ClusterSettings:
     """The settings for arguments of `velaray.Cluster.start`, and ``more`` values by key.
 
@@ -743,9 +750,10 @@ def settings_of(options: Mapping[str, Any], **more: Any) -> ClusterSettings:
             known = [*(SETTINGS.keys() - _PLACES), "auth"]
             raise TypeError(f"unknown argument {name!r}{nearest(name, known)}")
     if auth is not None:
-        if auth.secret is None and auth.public_key is None:
+        if auth.key is None:
             raise SettingError("auth has neither a secret nor a public key")
-        values |= {"token_secret": auth.secret, "token_public_key": auth.public_key}
+        values["token_secret"] = auth.secret or _path(auth.secret_path)
+        values["token_public_key"] = auth.public_key or _path(auth.public_key_path)
     values |= more
     return validated(
         values,

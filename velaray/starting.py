@@ -44,14 +44,15 @@ from velaray.topology.key_files import (
     LEAST_SECRET_BYTES,
     KeyFileError,
     check_public_key,
-    read_public_key,
     read_secret,
 )
 from velaray.topology.ownership import OtherCluster, Superseded, data_id_of, take_ownership
 from velaray.topology.ports import PortUnavailable, hold_ports
+from velaray.topology.sent_config import SECRETS
 from velaray.topology.stores import is_object_store, open_store
 from velaray.topology.tls import check_files
 from velaray.topology.tls_settings import ClientAuth, TlsSettings
+from velaray.topology.token_keys import check_token_keys
 
 if TYPE_CHECKING:
     from velaray.settings import ClusterSettings
@@ -199,16 +200,22 @@ def _auth(settings: ClusterSettings) -> AuthSettings | None:
 
 def _keys(settings: ClusterSettings) -> AuthSettings | None:
     secret, public_key = settings.token_secret, settings.token_public_key
-    if secret is not None:
-        return AuthSettings(secret=read_secret(secret) if isinstance(secret, Path) else secret)
-    if isinstance(public_key, Path):
-        public_key = read_public_key(public_key)
-    elif public_key is not None:
+    if isinstance(secret, Path):
+        found = AuthSettings(secret_path=str(secret.absolute()))
+    elif secret is not None:
+        found = AuthSettings(secret=secret)
+    elif isinstance(public_key, Path):
+        found = AuthSettings(public_key_path=str(public_key.absolute()))
+    elif public_key is None:
+        return None
+    else:
         try:
             check_public_key(public_key)
         except ValueError as error:
             raise KeyFileError(f"auth.public_key is no RSA public key: {error}") from error
-    return None if public_key is None else AuthSettings(public_key=public_key)
+        found = AuthSettings(public_key=public_key)
+    check_token_keys(found)
+    return found
 
 
 def _replication_secret(given: bytes | Path) -> bytes:
@@ -314,7 +321,7 @@ def lock_data(location: str) -> IO[str]:
             "use another directory"
         ) from error
     try:
-        tighten(data_dir, (JOURNALS, NUMBERS, OFFLOAD, _LOCK_FILE))
+        tighten(data_dir, (JOURNALS, NUMBERS, OFFLOAD, SECRETS, _LOCK_FILE))
     except OSError as error:
         lock.close()
         raise ClusterError(

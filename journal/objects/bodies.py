@@ -38,6 +38,7 @@ class Kind(IntEnum):
     PROBE = 8
     BACKUP = 9
     END = 10
+    SECRETS = 11
 
 
 @dataclass(frozen=True, slots=True)

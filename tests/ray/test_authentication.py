@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -93,7 +93,23 @@ def test_only_drivers_with_the_token_can_connect_to_a_ray_started_by_velaray(hom
             assert "RAY_AUTH_MODE=token" in told and "RAY_AUTH_TOKEN_PATH" in told
 
 
-def test_no_call_of_an_actor_returns_a_secret() -> None:
+def is_in_memory(process: str, texts: list[bytes]) -> list[bool]:
+    """Whether a process of the Ray that this process has started has these texts in memory."""
+    pid = ray._private.worker._global_node.all_processes[process][0].process.pid
+    found = [False] * len(texts)
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
+        for line in maps:
+            places, rights = line.split()[:2]
+            if not rights.startswith("rw-p"):
+                continue
+            start, end = (int(each, 16) for each in places.split("-"))
+            with suppress(OSError):  # a page that the kernel keeps for itself
+                content = os.pread(memory.fileno(), end - start, start)
+                found = [was or text in content for was, text in zip(found, texts, strict=True)]
+    return found
+
+
+def test_neither_ray_nor_a_call_of_an_actor_has_a_secret() -> None:
     with running(AuthSettings(secret=SECRET), "dedicated") as cluster:
         proxy = ray.get_actor(PROXY, cluster.config.ray_namespace)
         handle = velaray.handle("t")
@@ -111,6 +127,10 @@ def test_no_call_of_an_actor_returns_a_secret() -> None:
         with pytest.raises(RayTaskError) as refused:
             ray.get(catalog.call_if_started.remote("clusters"))
         assert "over Ray actors answer metrics, replication, stats, upkeep" in str(refused.value)
+        # The control service keeps the arguments of every actor; the directory is one of them.
+        texts = [cluster.config.data_dir.encode(), SECRET, cluster.config.rpc_key]
+        assert is_in_memory("gcs_server", texts) == [True, False, False]
+        assert is_in_memory("raylet", texts)[1:] == [False, False]
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+from pathlib import Path
 
 import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from tests.support.certificates import replace_file
 from velaray.geo.replication.replicator_settings import Remote
 from velaray.topology.auth import AuthenticationFailed, Credentials, Identity, authenticate
 from velaray.topology.config import (
@@ -19,6 +21,8 @@ from velaray.topology.config import (
     UnsafeBindingError,
     check_binding,
 )
+from velaray.topology.key_files import KeyFileError
+from velaray.topology.token_keys import check_token_keys
 
 SECRET = b"a secret that is long enough for HS256"
 
@@ -120,3 +124,56 @@ def test_settings_show_no_secret() -> None:
     remote = Remote("south", "pulsar://south:6650", token=token)
     for shown in (repr(config), str(config.auth), repr(remote)):
         assert not any(str(part) in shown for part in (secret, rpc_key, token))
+
+
+# -- several keys, and their rotation ----------------------------------------------
+
+
+def signed(key: bytes, subject: str = "alice") -> str:
+    return jwt.encode({"sub": subject}, key, algorithm="HS256")
+
+
+def test_each_key_of_a_directory_is_valid_while_it_is_there(tmp_path: Path) -> None:
+    first, second = b"the key of the first month, 32 bytes", b"the key of the second month, 32 by."
+    (tmp_path / "2026-11").write_bytes(first)
+    settings = AuthSettings(secret_path=str(tmp_path))
+    assert _role(settings, signed(first)) == "alice"
+    with pytest.raises(AuthenticationFailed, match="Signature verification failed"):
+        _role(settings, signed(second))
+    (tmp_path / "2026-12").write_bytes(second)
+    (tmp_path / ".hidden").write_bytes(b"no key")
+    assert _role(settings, signed(second)) == "alice"
+    assert _role(settings, signed(first)) == "alice"
+    (tmp_path / "2026-11").unlink()
+    assert _role(settings, signed(second)) == "alice"
+    with pytest.raises(AuthenticationFailed):
+        _role(settings, signed(first))
+
+
+def test_a_key_file_that_cannot_be_used_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    private, public = _pair()
+    file = tmp_path / "public.pem"
+    file.write_text(public)
+    settings = AuthSettings(public_key_path=str(file))
+    token = jwt.encode({"sub": "alice"}, private, algorithm="RS256")
+    assert _role(settings, token) == "alice"
+    replace_file(file, b"half written")
+    assert _role(settings, token) == "alice"
+    assert f"{file} isn't in use" in caplog.text
+    file.unlink()
+    assert _role(settings, token) == "alice"
+    other, public = _pair()
+    replace_file(file, public.encode())
+    assert _role(settings, jwt.encode({"sub": "bob"}, other, algorithm="RS256")) == "bob"
+    with pytest.raises(AuthenticationFailed):
+        _role(settings, token)
+
+
+def test_keys_that_cannot_be_used_at_the_start_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "short").write_bytes(b"x")
+    for name, told in {"empty": "has no file with a key", "short": "holds 1 bytes"}.items():
+        with pytest.raises(KeyFileError, match=told):
+            check_token_keys(AuthSettings(secret_path=str(tmp_path / name)))

@@ -25,6 +25,7 @@ from velaray.topology.actor_system import Unreachable
 from velaray.topology.config import ClusterConfig
 from velaray.topology.ownership import take_ownership
 from velaray.topology.ray_system import VelarayActor
+from velaray.topology.sent_config import sent, store_secrets
 
 
 class Exited(Exception):
@@ -34,7 +35,9 @@ class Exited(Exception):
 @pytest.fixture
 def config(tmp_path: Path) -> ClusterConfig:
     incarnation = asyncio.run(take_ownership(FileStore(str(tmp_path)), "standalone"))
-    return ClusterConfig(str(tmp_path), incarnation, b"key", service_port=0, admin_port=0)
+    found = ClusterConfig(str(tmp_path), incarnation, b"key", service_port=0, admin_port=0)
+    store_secrets(found)
+    return found
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +58,7 @@ def with_actor(
     died: list[BaseException] = []
 
     async def main() -> None:
-        actor = VelarayActor(ActorKey.catalog().text(), config, make_actor)
+        actor = VelarayActor(ActorKey.catalog().text(), sent(config), make_actor)
         actor._actor_system.exit = lambda key, error: died.append(error)  # type: ignore[method-assign]
         await scenario(actor)
         actor._watching.cancel()
@@ -143,7 +146,7 @@ def test_a_proxy_that_cannot_start_reports_the_reason(
 
     monkeypatch.setattr(proxy_actor, "check_ownership", unreadable)
     with pytest.raises(CorruptJournal, match="not a manifest"):
-        ProxyActor("front-door", config, admin_app)
+        ProxyActor("front-door", sent(config), admin_app)
 
 
 def test_a_proxy_whose_thread_ends_exits_its_process(
@@ -153,7 +156,7 @@ def test_a_proxy_whose_thread_ends_exits_its_process(
         raise OSError("too many open files")
 
     left = threading.Event()
-    ProxyActor("front-door", config, admin_app)
+    ProxyActor("front-door", sent(config), admin_app)
     monkeypatch.setattr(os, "_exit", lambda code: left.set())
     monkeypatch.setattr(proxy_actor, "check_ownership", unreadable)
     assert left.wait(5)
