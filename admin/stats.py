@@ -129,6 +129,7 @@ def topic_stats(
         "firstPosition": "{}:{}".format(*raw["first_position"]),
         "appliedPolicies": raw["policies"],
         "failedReads": raw["failed_reads"],
+        "skippedEntries": raw["skipped"],
         "numberOfEntries": raw["entries"],
         "topicEpoch": raw["topic_epoch"],
         "ongoingTxnCount": raw["ongoing"],

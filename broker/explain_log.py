@@ -103,9 +103,10 @@ class _Story:
                 yield Fact(event.at_ms, record.sequence, what, "", text)
 
     def _published(self, record: HistoryRecord, event: EntryAppended) -> Iterator[tuple[str, str]]:
-        assert record.blob is not None
-        metadata = read_metadata(bytes(record.blob))
-        text = f"published by {metadata.producer_name}, sequence {metadata.sequence_id}"
+        text = "published; its bytes are damaged now"
+        if record.blob is not None:
+            metadata = read_metadata(bytes(record.blob))
+            text = f"published by {metadata.producer_name}, sequence {metadata.sequence_id}"
         if event.txn_sequence:
             self._own = TransactionId(event.txn_coordinator, event.txn_sequence)
             text += f", in {name_of(self._own)}"

@@ -36,6 +36,9 @@ LARGE: Final = 16 << 10
 """A part of at least this size is written without a copy. Smaller parts are joined, which costs
 less than handling each."""
 
+SEAL_MAGIC: Final = 0x0E01
+"""The first two bytes of an entry in Pulsar's format; the CRC32C of the bytes behind it follows."""
+
 CHECKPOINT: Final = 1
 """Frame flag: the records are checkpoint segments (or the marker), not history."""
 CHECKPOINT_END: Final = 2
@@ -58,6 +61,7 @@ _FRAME: Final = struct.Struct("<4sIIIQQIIQ")
 _FRAME_TAIL: Final = struct.Struct("<IIQQIIQ")
 _MARK: Final = struct.Struct("<4sIQQQ")
 _MARK_TAIL: Final = struct.Struct("<QQQ")
+_SEAL: Final = struct.Struct(">HI")
 _SEED: Final = struct.Struct("<8sQ")
 _LENGTHS: Final = struct.Struct("<II")
 _pack_lengths = _LENGTHS.pack
@@ -177,6 +181,53 @@ def decode_frame_header(salt: bytes, offset: int, raw: Buffer, at: int = 0) -> F
 def payload_is_whole(salt: bytes, offset: int, header: FrameHeader, payload: Buffer) -> bool:
     """Whether ``payload`` is the written payload of the frame at ``offset``."""
     return crc32c(payload, _seed(salt, offset)) == header.payload_crc
+
+
+def blob_is_whole(blob: Buffer) -> bool:
+    """Whether a blob has a checksum of its own, as entries in Pulsar's format do, and it is
+    right."""
+    stated = _stated_checksum(blob)
+    return stated is not None and crc32c(memoryview(blob)[_SEAL.size :]) == stated
+
+
+def _stated_checksum(blob: Buffer) -> int | None:
+    if len(blob) < _SEAL.size:
+        return None
+    magic, stated = _SEAL.unpack_from(blob)
+    return stated if magic == SEAL_MAGIC else None
+
+
+def only_blobs_are_damaged(salt: bytes, offset: int, header: FrameHeader, payload: Buffer) -> bool:
+    """Whether everything in a payload of history is as it was written, except the content of blobs
+    that have checksums of their own.
+
+    The proof is the frame's checksum. It is computed with the checksum that each blob states
+    instead of its bytes: for data of one length, ``crc32c(data, start) ^ crc32c(data)`` depends on
+    ``start`` alone.
+    """
+    if header.kind or len(payload) != header.length:
+        return False
+    crc = _seed(salt, offset)
+    view = memoryview(payload)
+    at = 0
+    for _ in range(header.records):
+        if at + _LENGTHS.size > len(view):
+            return False
+        event_length, blob_length = _LENGTHS.unpack_from(view, at)
+        end = at + _LENGTHS.size + event_length
+        crc = crc32c(view[at:end], crc)
+        at = end
+        if blob_length == NO_BLOB:
+            continue
+        at = end + blob_length
+        stated = _stated_checksum(view[end:at])
+        if at > len(view) or stated is None:
+            crc = crc32c(view[end:at], crc)
+            continue
+        crc = crc32c(view[end : end + _SEAL.size], crc)
+        zeros = bytes(blob_length - _SEAL.size)
+        crc = stated ^ crc32c(zeros, crc) ^ crc32c(zeros)
+    return at == len(view) and crc == header.payload_crc
 
 
 def encode_mark(salt: bytes, ledger_id: int, sequence: int, end: int) -> bytes:

@@ -28,6 +28,7 @@ from velaray.events.ids import Position
 from velaray.events.segments import Segment, StoredSegment
 from velaray.journal import frames
 from velaray.journal.checkpoint import MAX_REFERRED, encode_checkpoint, read_segment
+from velaray.journal.damage import damaged_entry
 from velaray.journal.errors import (
     Contended,
     CorruptJournal,
@@ -112,13 +113,18 @@ class _Wanted:
         self._left = max_bytes
 
     def take(self, reader: LedgerReader, frame: Frame) -> int | None:
-        """Take entries from a frame; returns the id of the first entry beyond the limits,
-        if any."""
+        """Take entries from a frame; returns the id of the first entry beyond the limits, or of
+        the first damaged one, if any. Raises `CorruptJournal` if the first wanted one is damaged.
+        """
         ledger_id, entry = reader.header.ledger_id, frame.header.entry
         for event, blob in reader.pairs(frame):
             if blob is None:
                 continue
             if entry >= self._first:
+                if frame.damaged and not frames.blob_is_whole(blob):
+                    if not self.entries:
+                        raise damaged_entry(reader, frame, Position(ledger_id, entry))
+                    return entry
                 self._left -= len(event) + len(blob)
                 if len(self.entries) == self._max_entries or (self.entries and self._left < 0):
                     return entry
@@ -689,10 +695,11 @@ class Journal:
         if last and last.reader is reader and last.frame.header.entry <= first <= last.entry:
             # Otherwise each small read within a big frame would read and verify the whole frame.
             frame: Frame | None = last.frame
-            cursor = reader.cursor(last.frame.end, info.bytes, chunk)
+            cursor = reader.cursor(last.frame.end, info.bytes, chunk, damaged=True)
         else:
             start = index.find(first)
-            cursor = reader.cursor(info.data_offset if start is None else start, info.bytes, chunk)
+            start = info.data_offset if start is None else start
+            cursor = reader.cursor(start, info.bytes, chunk, damaged=True)
             frame = await _frame_before(cursor, first)
         wanted = _Wanted(first, max_entries, max_bytes)
         while frame is not None:
@@ -732,7 +739,7 @@ class Journal:
         if index is not None:
             return index
         index = SparseIndex()
-        cursor = reader.cursor(info.data_offset, info.bytes)
+        cursor = reader.cursor(info.data_offset, info.bytes, damaged=True)
         while True:
             try:
                 frame = await cursor.next()

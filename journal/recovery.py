@@ -43,7 +43,7 @@ async def recover(
 
     ``ledgers`` are the listed ones; only the last may be unsealed, and its counts are not trusted.
     Raises `CorruptJournal` or `NotStored` if anything needed for an exact state is damaged or
-    missing.
+    missing. Blobs aren't needed.
     """
     if not ledgers:
         return Recovered(), None
@@ -78,7 +78,7 @@ async def _read_history(reader: LedgerReader, info: LedgerInfo, records: list[Re
     continuity = Continuity(reader, info.first_sequence)
     index = SparseIndex()
     end = info.data_offset
-    async for frame in reader.history(info):
+    async for frame in reader.history(info, damaged=True):
         index.note(frame.header.entry, frame.offset)
         records.extend(record for record, _ in continuity.records(frame))
         end = frame.end

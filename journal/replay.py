@@ -12,14 +12,17 @@ from typing import NamedTuple, Protocol
 
 from velaray.events.ids import Position
 from velaray.journal.checkpoint import Checkpoint, read_checkpoint
+from velaray.journal.damage import damaged_entry
 from velaray.journal.errors import CorruptJournal, JournalError, NotStored
+from velaray.journal.frames import blob_is_whole
 from velaray.journal.manifest import LedgerInfo, Manifest, decode_manifest
 from velaray.journal.scan import CHUNK, Continuity, LedgerReader, Record
 from velaray.journal.store import LedgerStore
 
 
 class HistoryRecord(NamedTuple):
-    """One journaled event with its blob; ``position`` and ``blob`` are None without one.
+    """One journaled event with its blob; ``position`` and ``blob`` are None without one. A damaged
+    blob is None.
 
     ``at_ms`` is the time of the write, by its owner's clock (milliseconds since 1970).
     """
@@ -51,7 +54,9 @@ class Fold(Protocol):
 class LedgerReport:
     """The findings on one verified ledger. ``problems`` is empty for a sound one;
     ``unacknowledged`` counts the bytes after the last whole frame, without zeros at the end;
-    ``kept_segments`` counts the checkpoint's ``segments`` that are in earlier ledgers."""
+    ``kept_segments`` counts the checkpoint's ``segments`` that are in earlier ledgers;
+    ``damaged_entries`` are the ids of entries whose bytes are damaged, while the events are whole:
+    each is a problem, too."""
 
     ledger_id: int
     file: str
@@ -64,6 +69,7 @@ class LedgerReport:
     checkpoint_sequence: int | None = None
     segments: int = 0
     kept_segments: int = 0
+    damaged_entries: list[int] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
@@ -95,8 +101,10 @@ async def replay(
             continue
         reader = await LedgerReader.open(store, key, info.ledger_id)
         continuity = Continuity(reader, info.first_sequence)
-        async for frame in reader.history(info):
+        async for frame in reader.history(info, damaged=True):
             for record, blob in continuity.records(frame):
+                if frame.damaged and blob is not None and not blob_is_whole(blob):
+                    blob = None
                 yield HistoryRecord(*record, blob, frame.header.at_ms)
 
 
@@ -137,7 +145,8 @@ async def verify(store: LedgerStore, key: str, fold: Fold | None = None) -> list
             await _verify_ledger(store, key, info, report, fold, folded)
         except JournalError as error:
             report.problems.append(str(error))
-        folded = fold is not None and not report.problems and (folded or info.whole)
+        sound = len(report.problems) == len(report.damaged_entries)
+        folded = fold is not None and sound and (folded or info.whole)
         expected = info.next_sequence
     return reports
 
@@ -155,8 +164,12 @@ async def _verify_ledger(
         _verify_checkpoint(await read_checkpoint(reader, info), report, fold, folded)
     continuity = Continuity(reader, info.first_sequence)
     report.bytes = info.data_offset
-    async for frame in reader.history(info):
-        for record, _ in continuity.records(frame):
+    async for frame in reader.history(info, damaged=True):
+        for record, blob in continuity.records(frame):
+            if frame.damaged and blob is not None and not blob_is_whole(blob):
+                assert record.position is not None
+                report.damaged_entries.append(record.position.entry_id)
+                report.problems.append(damaged_entry(reader, frame, record.position).told)
             if fold is not None and (folded or info.whole):
                 fold.apply(record)
         report.bytes = frame.end

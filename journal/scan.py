@@ -35,11 +35,16 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A verified frame, with the payload as it was written."""
+    """A verified frame, with the payload as it was written.
+
+    In a ``damaged`` one the content of some blobs differs; everything else is proven to be as it
+    was written (`velaray.journal.frames.only_blobs_are_damaged`).
+    """
 
     offset: int
     header: FrameHeader
     payload: memoryview
+    damaged: bool = False
 
     @property
     def end(self) -> int:
@@ -109,25 +114,34 @@ class LedgerReader:
         """Raw bytes, unverified."""
         return await self.store.read(self.journal, self.header.ledger_id, offset, length)
 
-    async def whole(self, start: int, end: int, chunk: int = CHUNK) -> AsyncIterator[Frame]:
+    async def whole(
+        self, start: int, end: int, chunk: int = CHUNK, *, damaged: bool = False
+    ) -> AsyncIterator[Frame]:
         """The frames of a range known to be whole.
 
-        Raises `CorruptJournal` at the first damaged one.
+        Raises `CorruptJournal` at the first damaged one; with ``damaged`` it yields those whose
+        blobs alone are damaged.
         """
-        cursor = self.cursor(start, end, chunk)
+        cursor = self.cursor(start, end, chunk, damaged=damaged)
         while (frame := await cursor.next()) is not None:
             yield frame
 
-    def cursor(self, start: int, end: int, chunk: int = CHUNK) -> FrameCursor:
-        """The same as `whole`, for readers that may stop in the middle."""
-        return FrameCursor(self, start, end, chunk)
+    def cursor(
+        self, start: int, end: int, chunk: int = CHUNK, *, damaged: bool = False
+    ) -> FrameCursor:
+        """The same as `whole`, for readers that may stop in the middle. With ``damaged`` it also
+        yields frames whose blobs alone are damaged."""
+        return FrameCursor(self, start, end, chunk, damaged)
 
-    async def tail(self, start: int, sequence: int) -> AsyncIterator[Frame]:
+    async def tail(
+        self, start: int, sequence: int, *, damaged: bool = False
+    ) -> AsyncIterator[Frame]:
         """The frames from ``start`` (first record ``sequence``) to an unrecorded end.
 
         Anything after the last yielded frame isn't known to be acknowledged. Raises
         `CorruptJournal` if a frame is bad or missing before the end in the ledger's mark, or before
-        a later frame that proves that it had been synced.
+        a later frame that proves that it had been synced. With ``damaged`` it yields such a frame
+        if its blobs alone are damaged.
         """
         # Read before the frames, so that a live ledger has everything that the mark covers.
         mark = await self._mark()
@@ -136,29 +150,32 @@ class LedgerReader:
         while True:
             frame = await self.frame(window, at)
             if frame is None:
-                if mark is not None and (at < mark.end or sequence <= mark.sequence):
-                    raise CorruptJournal(
-                        self.file,
-                        at,
-                        f"the frame of sequence {sequence} is damaged or cut off; the ledger "
-                        f"was acknowledged up to sequence {mark.sequence}, byte {mark.end}",
-                    )
-                later = await self._find_later(at, sequence)
-                if later is None:
+                problem = await self._proof(at, sequence, mark)
+                if problem is None:
                     return
                 # A live writer may have completed the frame between the two reads. The later #
                 # frame was written after this one was whole, so one more read decides.
                 window.forget()
-                frame = await self.frame(window, at)
+                frame = await self.frame(window, at, damaged=damaged)
                 if frame is None:
-                    raise CorruptJournal(
-                        self.file,
-                        at,
-                        f"the frame of sequence {sequence} is damaged, but the later one at byte "
-                        f"{later} proves that it had been synced",
-                    )
+                    raise CorruptJournal(self.file, at, problem)
             yield frame
             at, sequence = frame.end, frame.next_sequence
+
+    async def _proof(self, at: int, sequence: int, mark: Mark | None) -> str | None:
+        """The reason why a bad frame isn't a torn one; None if it may be one."""
+        if mark is not None and (at < mark.end or sequence <= mark.sequence):
+            return (
+                f"the frame of sequence {sequence} is damaged or cut off; the ledger "
+                f"was acknowledged up to sequence {mark.sequence}, byte {mark.end}"
+            )
+        later = await self._find_later(at, sequence)
+        if later is None:
+            return None
+        return (
+            f"the frame of sequence {sequence} is damaged, but the later one at byte "
+            f"{later} proves that it had been synced"
+        )
 
     async def _mark(self) -> Mark | None:
         raw = await self.store.read_mark(self.journal, self.header.ledger_id)
@@ -166,15 +183,17 @@ class LedgerReader:
             return None
         return frames.decode_mark(self.header.salt, self.header.ledger_id, raw)
 
-    def history(self, info: LedgerInfo) -> AsyncIterator[Frame]:
+    def history(self, info: LedgerInfo, *, damaged: bool = False) -> AsyncIterator[Frame]:
         """The frames after the checkpoint: of a sealed ledger up to its listed end, of an open one
-        up to the last whole frame. Raises as `whole` and `tail` do."""
+        up to the last whole frame. Raises as `whole` and `tail` do; with ``damaged`` it yields
+        frames whose blobs alone are damaged."""
         if info.sealed:
-            return self.whole(info.data_offset, info.bytes)
-        return self.tail(info.data_offset, info.first_sequence)
+            return self.whole(info.data_offset, info.bytes, damaged=damaged)
+        return self.tail(info.data_offset, info.first_sequence, damaged=damaged)
 
-    async def frame(self, window: Window, at: int) -> Frame | None:
-        """The verified frame at ``at``, None if there is none."""
+    async def frame(self, window: Window, at: int, *, damaged: bool = False) -> Frame | None:
+        """The verified frame at ``at``, None if there is none. With ``damaged`` one whose blobs
+        alone are damaged counts."""
         salt = self.header.salt
         head = await window.at(at, FRAME_HEADER_SIZE)
         header = frames.decode_frame_header(salt, at, head)
@@ -183,9 +202,11 @@ class LedgerReader:
         payload = await window.at(at + FRAME_HEADER_SIZE, header.length)
         if len(payload) != header.length:
             return None
-        if not frames.payload_is_whole(salt, at, header, payload):
-            return None
-        return Frame(at, header, payload)
+        if frames.payload_is_whole(salt, at, header, payload):
+            return Frame(at, header, payload)
+        if damaged and frames.only_blobs_are_damaged(salt, at, header, payload):
+            return Frame(at, header, payload, damaged=True)
+        return None
 
     async def _find_later(self, start: int, sequence: int) -> int | None:
         at = start
@@ -218,8 +239,11 @@ class FrameCursor:
     """Reads the frames of a range that is known to be whole. Obtained from
     `LedgerReader.cursor`."""
 
-    def __init__(self, reader: LedgerReader, start: int, end: int, chunk: int) -> None:
+    def __init__(
+        self, reader: LedgerReader, start: int, end: int, chunk: int, damaged: bool
+    ) -> None:
         self._reader = reader
+        self._damaged = damaged
         self._window = Window(reader, chunk, end)
         self._at = start
         self._end = end
@@ -232,7 +256,7 @@ class FrameCursor:
         """
         if self._at >= self._end:
             return None
-        frame = await self._reader.frame(self._window, self._at)
+        frame = await self._reader.frame(self._window, self._at, damaged=self._damaged)
         if frame is None:
             raise CorruptJournal(
                 self._reader.file,

@@ -33,8 +33,8 @@ ProducerForgotten, TopicTerminated, SubscriptionCreated, SubscriptionDeleted, Su
 those of compaction, of `velaray.actors.partition.trimming`, of
 `velaray.actors.partition.transactions`, of `velaray.actors.partition.migration_fence`, of
 `velaray.actors.partition.subscription_properties`, of
-`velaray.actors.partition.outgoing_transactions` and of
-`velaray.actors.partition.remote_transactions`.
+`velaray.actors.partition.outgoing_transactions`, of
+`velaray.actors.partition.skipped_entries` and of `velaray.actors.partition.remote_transactions`.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ from velaray.actors.partition import (
     outgoing_transactions,
     producer_transfer,
     remote_transactions,
+    skipped_entries,
     skipped_sequence_ids,
     transactions,
     unsettled_sequence_ids,
@@ -85,6 +86,7 @@ from velaray.actors.partition.remote_transactions import (
     GiveUp,
     TakeComplete,
 )
+from velaray.actors.partition.skipped_entries import SkipEntries, UnskipEntries
 from velaray.actors.partition.skipped_sequence_ids import Skipped
 from velaray.actors.partition.state import PartitionState, Subscription, SubscriptionRef
 from velaray.actors.partition.subscription_properties import SetProperty
@@ -101,12 +103,15 @@ from velaray.actors.partition.trimming import (
     evolve_unlisted,
     needs_of_trim,
 )
+from velaray.actors.sets.ranges import RangeSet
 from velaray.events.events_pb2 import (
     CompactionBegun,
     CompactionPublished,
     CompactionSwept,
     DelayedEntriesDue,
+    EntriesSkipped,
     EntriesTrimmed,
+    EntriesUnskipped,
     EntryAppended,
     ForeignTransactionArrived,
     ForeignTransactionComplete,
@@ -689,6 +694,8 @@ class PartitionMachine:
                 return decide_activity(state, command, now_ms)
             case SetProperty():
                 return properties.decide(state, command)
+            case SkipEntries() | UnskipEntries():
+                return skipped_entries.decide(state, command, now_ms)
             case FencePartition() | UnfencePartition():
                 return migration_fence.decide(state.fence, command)
         raise TypeError(f"a partition doesn't handle {type(command).__name__}")
@@ -747,6 +754,8 @@ class PartitionMachine:
                 evolve_trimmed(state, event)
             case LedgersUnlisted():
                 evolve_unlisted(state, event)
+            case EntriesSkipped() | EntriesUnskipped():
+                skipped_entries.evolve(state, event)
             case SubscriptionIdle():
                 evolve_idle(state, event)
             case SubscriptionPropertiesSet():
@@ -762,6 +771,7 @@ class PartitionMachine:
         state.delayed.check(state.end_offset)
         transactions.check(state.transactions, state.first_offset, state.end_offset)
         unsettled_sequence_ids.check(state.unsettled, state.transactions.ongoing)
+        skipped_entries.check(state.skipped, state.first_offset, state.end_offset)
         compacted.check(state.compactions, state.max_read_offset)
         migration_fence.check(state.fence)
         for _, end in state.table.gone_ranges():
@@ -802,8 +812,8 @@ class PartitionMachine:
     def snapshot(self, state: PartitionState) -> Mapping[str, Segment]:
         """Segments: ledgers, producers, subscriptions, partition; and if there are any: deleted,
         trimmed, gone (between others), idle, compactions, delayed/<n>, transactions, hidden/<n>,
-        undecided, chunks_end, skipped, foreign (producers), origins, origin/<n>/<cluster>, fence,
-        outgoing, outgoing/<n>, arriving.
+        undecided, chunks_end, skipped, skipped_entries, foreign (producers), origins,
+        origin/<n>/<cluster>, fence, outgoing, outgoing/<n>, arriving.
 
         Segments of hidden entries, origins and outgoing transactions that didn't change since a
         checkpoint are given by their places.
@@ -826,6 +836,7 @@ class PartitionMachine:
             "chunks_end": state.chunks_end,
             "fence": list(astuple(state.fence)) if state.fence != Fence() else None,
             "foreign": [[known.origin, *_producer_fields(known)] for known in remote_producers],
+            "skipped_entries": list(state.skipped),
             "skipped": [
                 [known.index, *skipped_sequence_ids.to_fields(known.skipped)]
                 for known in everybody
@@ -892,6 +903,7 @@ class PartitionMachine:
             trimmed=dict(rare["trimmed"]),
             chunks_end=json.loads(segments.get("chunks_end", b"0")),
             fence=Fence(*rare["fence"]),
+            skipped=RangeSet((first, end) for first, end in rare["skipped_entries"]),
             **json.loads(segments["partition"]),
         )
 
@@ -928,7 +940,17 @@ class PartitionMachine:
         return state.transactions.hidden.evict()
 
 
-_RARE = ("deleted", "trimmed", "gone", "idle", "undecided", "foreign", "fence", "skipped")
+_RARE = (
+    "deleted",
+    "trimmed",
+    "gone",
+    "idle",
+    "undecided",
+    "foreign",
+    "fence",
+    "skipped",
+    "skipped_entries",
+)
 
 
 _PLAIN = tuple(each.name for each in dataclass_fields(Producer))[:-3]

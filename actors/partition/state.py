@@ -14,6 +14,7 @@ from velaray.actors.partition.producer_state import Producer
 from velaray.actors.partition.remote_transactions import RemoteTransactions
 from velaray.actors.partition.transactions import Transactions
 from velaray.actors.partition.unsettled_sequence_ids import UnsettledSequenceIds
+from velaray.actors.sets.ranges import RangeSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class PartitionState:
     ``deleted`` has the names of deleted subscriptions by incarnation, while parts of them may be
     stored; ``trimmed`` the ledgers that are unreadable but still listed, with the bytes of their
     entries. No entry from ``chunks_end`` on is a chunk. ``foreign`` are the producers of other
-    clusters, by origin and name.
+    clusters, by origin and name; ``skipped`` are the offsets that nobody gets.
     """
 
     table: LedgerTable = field(default_factory=LedgerTable)
@@ -64,6 +65,7 @@ class PartitionState:
     remote_producers: dict[tuple[str, str], Producer] = field(default_factory=dict)
     outgoing: Outgoing = field(default_factory=Outgoing)
     arriving: RemoteTransactions = field(default_factory=RemoteTransactions)
+    skipped: RangeSet = field(default_factory=RangeSet)
 
     @property
     def end_offset(self) -> int:

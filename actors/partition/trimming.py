@@ -173,6 +173,7 @@ def evolve_trimmed(state: PartitionState, event: EntriesTrimmed) -> None:
     """Apply the event."""
     state.table.trim(ledger.ledger_id for ledger in event.ledgers)
     state.transactions.hidden.drop_before(state.first_offset)
+    state.skipped.discard(0, state.first_offset)
     state.origins.trim(state.first_offset)
     state.trimmed.update((ledger.ledger_id, ledger.bytes) for ledger in event.ledgers)
 

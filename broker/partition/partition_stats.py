@@ -116,6 +116,7 @@ def _log_stats(state: PartitionState, end_offset: int) -> dict[str, Any]:
         "end_offset": end_offset,
         "terminated": state.terminated,
         "topic_epoch": state.topic_epoch,
+        "skipped": state.skipped.size(),
         "ongoing": len(state.transactions.ongoing),
         "ledgers": [
             {"ledger_id": run.ledger_id, "entries": run.entries}

@@ -159,6 +159,7 @@ class TopicStats(TopicSums):
     firstPosition: str
     appliedPolicies: dict[str, Any]
     failedReads: int
+    skippedEntries: int
     topicEpoch: int | None
     compaction: CompactionStats
 

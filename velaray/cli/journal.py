@@ -1,6 +1,7 @@
-"""``velaray journal``: inspect journals on disk, with or without a running cluster.
+"""``velaray journal``: inspect and repair journals on disk.
 
-The commands only read, and don't disturb an actor that writes meanwhile.
+All commands but ``repair`` only read, with or without a running cluster, and don't disturb an actor
+that writes meanwhile.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from velaray.journal.replay import checkpoint_of, load_manifest, replay, verify
 from velaray.journal.scan import Record
 from velaray.journal.store import LedgerStore
 from velaray.offline.journal_events import actors_in, event_of, told_of
+from velaray.offline.repairing import repair
+from velaray.starting import ClusterError, lock_data
 from velaray.topology.stores import open_store
 
 
@@ -166,6 +169,21 @@ async def _ledger_before(store: LedgerStore, key: str, sequence: int) -> int | N
     return found
 
 
+_COLUMNS = {
+    "key": "KEY",
+    "ledger_id": "LEDGER",
+    "sealed": "SEALED",
+    "first_sequence": "FIRST EVENT",
+    "records": "EVENTS",
+    "entries": "ENTRIES",
+    "damaged_entries": "DAMAGED ENTRIES",
+    "bytes": "BYTES",
+    "segments": "SEGMENTS",
+    "kept_segments": "KEPT",
+    "problems": "PROBLEMS",
+}
+
+
 @journal.command("verify")
 @click.argument("key", required=False)
 @with_data
@@ -174,7 +192,8 @@ def verify_journal(show: Output, key: str | None, data: str) -> None:
     """Check KEY's journal (all of them without KEY): checksums, order, digests, invariants.
 
     The command replays every event and compares the resulting state with the digests of the actor's
-    checkpoints. It fails if they differ.
+    checkpoints. It fails if they differ. A journal that can't be read at all doesn't stop the
+    check of the others.
 
     \b
     Example:
@@ -182,19 +201,7 @@ def verify_journal(show: Output, key: str | None, data: str) -> None:
     """
     store = open_store(data)
     rows = run_reading(_verify(store, key), store)
-    columns = {
-        "key": "KEY",
-        "ledger_id": "LEDGER",
-        "sealed": "SEALED",
-        "first_sequence": "FIRST EVENT",
-        "records": "EVENTS",
-        "entries": "ENTRIES",
-        "bytes": "BYTES",
-        "segments": "SEGMENTS",
-        "kept_segments": "KEPT",
-        "problems": "PROBLEMS",
-    }
-    show.rows(columns, rows)
+    show.rows(_COLUMNS, rows)
     broken = sorted({row["key"] for row in rows if row["problems"]})
     if broken:
         raise click.ClickException(f"not sound: {', '.join(broken)}")
@@ -204,10 +211,48 @@ async def _verify(store: LedgerStore, key: str | None) -> list[dict[str, Any]]:
     keys = await actors_in(store) if key is None else [ActorKey.parse(key).text()]
     rows = []
     for text in keys:
-        for report in await verify(store, text, MachineFold(ActorKey.parse(text))):
+        try:
+            reports = await verify(store, text, MachineFold(ActorKey.parse(text)))
+        except JournalError as error:
+            if key is not None:
+                raise
+            rows.append({**dict.fromkeys(_COLUMNS), "key": text, "problems": [str(error)]})
+            continue
+        for report in reports:
             problems = [f"{report.file}: {problem}" for problem in report.problems]
             rows.append({"key": text, **asdict(report), "problems": problems})
     return rows
+
+
+@journal.command("repair")
+@click.argument("key", required=False)
+@with_data
+@click.option("--undo", is_flag=True, help="Deliver all skipped entries again.")
+@with_output
+def repair_journal(show: Output, key: str | None, data: str, undo: bool) -> None:
+    """Skip the damaged entries of partition KEY (all partitions without KEY), so that consumers
+    get those behind them.
+
+    Stop the cluster first. Each skip is an event in the journal of the partition, the damaged bytes
+    stay as they are. After the file is restored from a copy, --undo removes all skips.
+
+    Exits with 3 if a journal is damaged in another way.
+
+    \b
+    Example:
+      velaray journal repair --data velaray-data
+    """
+    try:
+        lock = lock_data(data)
+    except ClusterError as error:
+        raise click.ClickException(str(error)) from error
+    with lock:
+        store = open_store(data)
+        rows = run_reading(repair(store, key, undo=undo), store)
+    columns = {"key": "KEY", "first": "FIRST", "last": "LAST", "entries": "ENTRIES", "why": "WHY"}
+    show.rows(columns, [asdict(row) for row in rows])
+    if any(row.entries == 0 for row in rows):
+        raise click.exceptions.Exit(3)
 
 
 @journal.command("replay")

@@ -15,6 +15,7 @@ from velaray.actors.partition.ledger_table import LedgerTable
 from velaray.actors.partition.machine import (
     PartitionMachine,
 )
+from velaray.actors.partition.skipped_entries import hidden_within
 from velaray.actors.partition.state import PartitionState
 from velaray.actors.sets.offset_sets import Range, gaps
 from velaray.actors.sets.ranges import RangeSet
@@ -114,7 +115,7 @@ def _own(state: PartitionState) -> Iterator[Range]:
     gone = list(state.table.gone_ranges())
     for first, end in gaps(state.first_offset, state.end_offset, gone):
         for own_first, own_end in state.origins.own(first, end):
-            hidden = list(state.transactions.hidden.within(own_first, own_end))
+            hidden = hidden_within(state, own_first, own_end)
             yield from gaps(own_first, own_end, hidden)
 
 

@@ -11,7 +11,9 @@ from velaray.client.entries import EntryReader, Opened
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import EntryAppended
 from velaray.events.ids import ActorKey, Position
-from velaray.journal.errors import NotStored
+from velaray.journal.damage import damaged_entry
+from velaray.journal.errors import CorruptJournal, NotStored
+from velaray.journal.frames import blob_is_whole
 from velaray.journal.replay import load_manifest
 from velaray.journal.scan import CHUNK, LedgerReader
 from velaray.journal.store import LedgerStore
@@ -112,7 +114,7 @@ class _Source:
     async def _entries(self, portion: Portion) -> AsyncIterator[Step]:
         reader = await self._opened(portion.ledger_id)
         hidden = list(reversed(portion.hidden))
-        async for step in _steps(reader, portion.start, portion.stop):
+        async for step in _steps(reader, portion.start, portion.stop, portion.hidden):
             number = step[0]
             if number >= portion.end:
                 return
@@ -141,11 +143,35 @@ class _Source:
             raise gone(self._key, ledger_id) from error
 
 
-async def _steps(reader: LedgerReader, start: int, stop: int) -> AsyncIterator[Step]:
-    cursor = reader.cursor(start, stop, CHUNK)
-    while (frame := await cursor.next()) is not None:
+async def _steps(
+    reader: LedgerReader, start: int, stop: int, hidden: Sequence[tuple[int, int]] = ()
+) -> AsyncIterator[Step]:
+    """The entries in a range of bytes, except damaged ones that are ``hidden``. Raises
+    `CorruptJournal` at any other damaged one."""
+    cursor = reader.cursor(start, stop, CHUNK, damaged=True)
+    number: int | None = None
+    while True:
+        try:
+            frame = await cursor.next()
+        except CorruptJournal:
+            if not hidden or not await cursor.skip_damage():
+                raise
+            frame = await cursor.next()
+            if frame is None or not _covers(hidden, number, frame.header.entry):
+                raise
+        if frame is None:
+            return
         number = frame.header.entry
         for event, blob in reader.pairs(frame):
-            if blob is not None:
+            if blob is None:
+                continue
+            if not frame.damaged or blob_is_whole(blob):
                 yield number, event, blob
-                number += 1
+            elif not _covers(hidden, number, number + 1):
+                raise damaged_entry(reader, frame, Position(reader.header.ledger_id, number))
+            number += 1
+
+
+def _covers(hidden: Sequence[tuple[int, int]], first: int | None, end: int) -> bool:
+    """Whether one hidden range has all entries from ``first`` (None: from its own first one)."""
+    return any((first is None or start <= first) and end <= after for start, after in hidden)

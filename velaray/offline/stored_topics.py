@@ -20,6 +20,7 @@ from velaray.actors.machine import Machine
 from velaray.actors.partition.machine import (
     PartitionMachine,
 )
+from velaray.actors.partition.skipped_entries import hidden_within
 from velaray.actors.partition.state import PartitionState
 from velaray.client.exceptions import InvalidConfiguration, ReadError, TopicNotFound
 from velaray.client.similar import missing_topic
@@ -109,7 +110,7 @@ async def _newest(store: LedgerStore, journal: str, machine: Machine[Any]) -> _N
     state = machine.restore((await read_checkpoint(reader, info)).segments)
     stop = await acknowledged(reader, info)
     index, continuity = SparseIndex(), Continuity(reader, info.first_sequence)
-    async for frame in reader.whole(info.data_offset, stop):
+    async for frame in reader.whole(info.data_offset, stop, damaged=True):
         index.note(frame.header.entry, frame.offset)
         for record, _ in continuity.records(frame):
             machine.evolve(state, decode(record.event))
@@ -243,10 +244,8 @@ class StoredLog:
 
     def _hidden(self, ledger_id: int, first: int, end: int) -> Iterator[tuple[int, int]]:
         base = self._state.table.offset_of(Position(ledger_id, first)) - first
-        hidden = self._state.transactions.hidden
-        if hidden:
-            for at, after in hidden.within(base + first, base + end):
-                yield at - base, after - base
+        for at, after in hidden_within(self._state, base + first, base + end):
+            yield at - base, after - base
 
 
 def gone(key: ActorKey, ledger_id: int) -> ReadError:
