@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from struct import Struct
 from time import time
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from velaray.client.chunks import cut
 from velaray.client.enums import BatchingType, CompressionType
-from velaray.client.exceptions import MessageTooBig, VelarayError
+from velaray.client.exceptions import CryptoError, MessageTooBig, VelarayError
 from velaray.client.message import OutgoingMessage
 from velaray.client.message_id import MessageId
 from velaray.client.options import ProducerOptions
@@ -22,6 +22,9 @@ from velaray.wire.frames import ENTRY_HEADER_SIZE
 from velaray.wire.messages import build_entry, open_entry
 from velaray.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 from velaray.wire.schemas import NO_VERSION
+
+if TYPE_CHECKING:
+    from velaray.client.encryption import Encryptor
 
 Done = Callable[[VelarayError | None, MessageId | None], None]
 """Called once per message: with an error, or with the id of the stored message."""
@@ -139,6 +142,7 @@ class EntryBuilder:
         self._batches: dict[str, Batch] = {}
         self._count = 0
         self._bytes = 0
+        self._encryptor = _encryptor_of(options)
 
     @property
     def count(self) -> int:
@@ -153,16 +157,17 @@ class EntryBuilder:
     def add(self, message: OutgoingMessage, sequence_id: int, done: Done) -> list[Entry]:
         """Add one message; return the entries that it completes, in order.
 
-        Raises `MessageTooBig`; the batches stay as they were.
+        Raises `MessageTooBig` and `CryptoError`; the batches stay as they were.
         """
         if not self._batching or not message.batchable:
             alone = self._alone(message, sequence_id, done)
             return self.flush() + alone
         size = len(message.payload) + _ROOM_FOR_METADATA
-        if size > self.max_message_size and self._compression == CompressionType.NONE:
+        limit = self.max_message_size - self._overhead()
+        if size > limit and self._compression == CompressionType.NONE:
             raise self._too_big(size)
         entries = []
-        if self._count and self._bytes + size > min(self._max_bytes, self.max_message_size):
+        if self._count and self._bytes + size > min(self._max_bytes, limit):
             entries = self.flush()
         key = (message.order_key or message.key or "") if self._by_key else ""
         batch = self._batches.get(key)
@@ -179,14 +184,17 @@ class EntryBuilder:
     @property
     def batch_limit(self) -> int:
         """Largest size of a batch's payload before compression."""
-        limit = self.max_message_size
+        limit = self.max_message_size - self._overhead()
         if self._compression != CompressionType.NONE:
             limit -= limit // 64  # incompressible data becomes slightly larger
         name = len(self.producer_name.encode())
         return limit - ENTRY_HEADER_SIZE - _ROOM_FOR_BATCH_METADATA - name
 
     def packed(self, batch: PackedBatch, sequence_id: int, done: EntryDone) -> Entry:
-        """Build the entry of a batch whose payload has at most `batch_limit` bytes."""
+        """Build the entry of a batch whose payload has at most `batch_limit` bytes.
+
+        Raises `CryptoError`.
+        """
         metadata = MessageMetadata(num_messages_in_batch=batch.messages)
         last = sequence_id + batch.messages - 1
         if batch.messages > 1:
@@ -194,7 +202,7 @@ class EntryBuilder:
         if batch.key:
             metadata.partition_key = batch.key
         self._stamp(metadata, sequence_id, len(batch.payload))
-        data = build_entry(metadata, self._compress(batch.payload))
+        data = self._built(metadata, self._compress(batch.payload))
         return Entry(
             *(sequence_id, last, batch.messages, data, [], True, None, done),
             transaction=self.transaction,
@@ -210,9 +218,14 @@ class EntryBuilder:
     def _entry_of(self, batch: Batch) -> Entry | None:
         metadata, payload = batch.close()
         self._stamp(metadata, batch.first, len(payload))
-        data = build_entry(metadata, self._compress(payload))
-        if len(data) > self.max_message_size:
-            error = self._too_big(len(data))
+        error: VelarayError | None = None
+        try:
+            data = self._built(metadata, self._compress(payload))
+            if len(data) > self.max_message_size:
+                error = self._too_big(len(data))
+        except CryptoError as failed:
+            error = failed
+        if error is not None:
             for done in batch.waiting:
                 done(error, None)
             return None
@@ -232,8 +245,9 @@ class EntryBuilder:
             metadata.replicate_to.extend(message.replicate_to)
         self._stamp(metadata, sequence_id, len(message.payload))
         compressed = self._compress(message.payload)
-        if ENTRY_HEADER_SIZE + metadata.ByteSize() + len(compressed) <= self.max_message_size:
-            data = build_entry(metadata, compressed)
+        size = ENTRY_HEADER_SIZE + metadata.ByteSize() + len(compressed) + self._overhead()
+        if size <= self.max_message_size:
+            data = self._built(metadata, compressed)
             txn, schema = self.transaction, self.schema
             ids = (sequence_id, sequence_id)
             return [Entry(*ids, 1, data, [done], transaction=txn, schema=schema)]
@@ -246,7 +260,7 @@ class EntryBuilder:
         metadata.uuid = f"{self.producer_name}-{sequence_id}"
         metadata.total_chunk_msg_size = len(payload)
         overhead = ENTRY_HEADER_SIZE + metadata.ByteSize() + _ROOM_FOR_CHUNK_NUMBERS
-        room = self.max_message_size - overhead
+        room = self.max_message_size - overhead - self._overhead()
         if not self._chunking or room <= 0:
             raise self._too_big(len(payload))
         pieces = list(cut(payload, room))
@@ -256,7 +270,7 @@ class EntryBuilder:
             metadata.chunk_id = number
             waiting = [done] if number == len(pieces) - 1 else []
             chunk = (number, len(pieces))
-            data = build_entry(metadata, piece)
+            data = self._built(metadata, piece)
             entries.append(
                 Entry(
                     *(sequence_id, sequence_id, 1, data, waiting),
@@ -280,6 +294,16 @@ class EntryBuilder:
             metadata.compression = int(self._compression)  # type: ignore[assignment]
             metadata.uncompressed_size = plain_size
 
+    def _overhead(self) -> int:
+        """Upper bound of the bytes that encryption adds to an entry."""
+        return 0 if self._encryptor is None else self._encryptor.overhead()
+
+    def _built(self, metadata: MessageMetadata, payload: bytes | memoryview) -> bytes:
+        """Encrypt the compressed payload and build the entry. Raises `CryptoError`."""
+        if self._encryptor is not None:
+            payload = self._encryptor.encrypt(metadata, payload)
+        return build_entry(metadata, payload)
+
     def _compress(self, payload: bytes | memoryview) -> bytes | memoryview:
         if self._compression == CompressionType.NONE or not payload:
             return payload
@@ -291,3 +315,12 @@ class EntryBuilder:
             f"a message of {size} bytes exceeds the service's limit of"
             f" {self.max_message_size} bytes{hint}"
         )
+
+
+def _encryptor_of(options: ProducerOptions[Any]) -> Encryptor | None:
+    names, reader = options.key_names, options.crypto_key_reader
+    if reader is None or not names:
+        return None
+    from velaray.client.encryption import Encryptor
+
+    return Encryptor(names, reader, options.crypto_failure_action)

@@ -50,7 +50,7 @@ class Batching:
     ) -> None:
         """Number a message and add it to a batch.
 
-        Raises `MessageTooBig`; the message gets no number then.
+        Raises `MessageTooBig` and `CryptoError`; the message gets no number then.
         """
         builder = self._builder_of(message.transaction, version, schema)
         sequence_id = message.sequence_id
@@ -73,7 +73,10 @@ class Batching:
         schema: SchemaInfo | None,
         done: EntryDone,
     ) -> None:
-        """Number the messages of a packed batch, which becomes an entry of its own."""
+        """Number the messages of a packed batch, which becomes an entry of its own.
+
+        Raises `CryptoError`; the messages get no numbers then.
+        """
         self.flush()
         builder = self._builder_of(transaction, version, schema)
         entry = builder.packed(batch, self.next_sequence_id, done)

@@ -63,6 +63,8 @@ def subscription_of(options: ConsumerOptions[Any]) -> Subscription:
         ack_timeout_backoff=options.ack_timeout_redelivery_backoff,
         schema=options.schema,
         replicated=options.replicate_subscription_state_enabled,
+        key_reader=options.crypto_key_reader,
+        crypto_failure_action=options.crypto_failure_action,
     )
 
 

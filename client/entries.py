@@ -9,9 +9,12 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from velaray.client.acks import Where
 from velaray.client.chunks import Chunk, ChunkAssembler
+from velaray.client.encryption_keys import EncryptionKeyReader
+from velaray.client.exceptions import CryptoError
 from velaray.client.message import EntryInfo, Message
 from velaray.client.message_id import MessageId
 from velaray.events.ids import MessageId as StoredId
@@ -26,6 +29,9 @@ from velaray.wire.replication import (
     MalformedReplication,
     parse_source_position,
 )
+
+if TYPE_CHECKING:
+    from velaray.client.encryption import Decryptor
 
 logger = logging.getLogger("velaray")
 
@@ -67,8 +73,15 @@ class Opened:
 class EntryReader:
     """Opens the entries of one topic partition, in the order of their delivery."""
 
-    def __init__(self, topic: str, partition: int, max_chunked: int) -> None:
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        max_chunked: int,
+        key_reader: EncryptionKeyReader | None = None,
+    ) -> None:
         self._topic = topic
+        self._decryptor = _decryptor_of(key_reader)
         self._partition = partition
         self._chunks = ChunkAssembler(max_chunked)
         self._start: MessageId | None = None
@@ -104,10 +117,16 @@ class EntryReader:
     def read(self, delivery: Delivery, entry: bytes) -> Opened | None:
         """Return the messages; None for a chunk of an incomplete message or an unreadable entry.
 
-        An unreadable entry is logged and left unacknowledged.
+        An unreadable entry is logged and left unacknowledged. Of an entry that can't be decrypted
+        the encrypted payload returns as one message, and ``info.sealed`` is true.
         """
         try:
             metadata, start = open_entry(entry)
+            if metadata.encryption_keys:
+                try:
+                    entry, start = self._decrypted(metadata, entry, start), 0
+                except CryptoError as error:
+                    return self._sealed(delivery, metadata, entry[start:], error)
             if metadata.num_chunks_from_msg > 1:
                 return self._chunk(delivery, metadata, entry[start:])
             return self._open(delivery, metadata, entry, start)
@@ -115,6 +134,20 @@ class EntryReader:
             where = f"{delivery.ledger_id}:{delivery.entry_id}"
             logger.error("%s: entry %s can't be read: %s", self._topic, where, error)
             return None
+
+    def _decrypted(self, metadata: MessageMetadata, entry: bytes, start: int) -> bytes:
+        if self._decryptor is None:
+            raise CryptoError("there is no crypto_key_reader")
+        return self._decryptor.decrypt(metadata, memoryview(entry)[start:])
+
+    def _sealed(
+        self, delivery: Delivery, metadata: MessageMetadata, payload: bytes, error: CryptoError
+    ) -> Opened:
+        where = f"{delivery.ledger_id}:{delivery.entry_id}"
+        logger.error("%s: entry %s can't be decrypted: %s", self._topic, where, error)
+        info = self._info(delivery, metadata)
+        info.sealed = True
+        return self._alone(info, BatchLayout.whole(payload))
 
     def _open(self, delivery: Delivery, metadata: MessageMetadata, data: bytes, at: int) -> Opened:
         if metadata.compression:
@@ -193,3 +226,11 @@ class EntryReader:
         opened = self._alone(info, BatchLayout.whole(plain))
         opened.chunks = whole.entries
         return opened
+
+
+def _decryptor_of(reader: EncryptionKeyReader | None) -> Decryptor | None:
+    if reader is None:
+        return None
+    from velaray.client.encryption import Decryptor
+
+    return Decryptor(reader)

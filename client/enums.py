@@ -70,8 +70,22 @@ class RegexSubscriptionMode(IntEnum):
     AllTopics = 2
 
 
+class ProducerCryptoFailureAction(IntEnum):
+    """What to do with a message that can't be encrypted.
+
+    FAIL: it fails with `CryptoError`. SEND: it is sent without encryption.
+    """
+
+    FAIL = 0
+    SEND = 1
+
+
 class ConsumerCryptoFailureAction(IntEnum):
-    """What to do with a message that can't be decrypted (velaray has no encryption)."""
+    """What to do with an entry that can't be decrypted.
+
+    FAIL: it isn't delivered and stays unacknowledged. DISCARD: it is acknowledged without delivery.
+    CONSUME: it is delivered as one message whose payload is still encrypted.
+    """
 
     FAIL = 0
     DISCARD = 1

@@ -9,6 +9,7 @@ from datetime import timedelta
 from time import time
 from typing import Any, Generic, NamedTuple
 
+from velaray.client.encryption_keys import EncryptionContext
 from velaray.client.exceptions import InvalidMessage, UndecodableMessage
 from velaray.client.message_id import MessageId
 from velaray.client.schema.base import BYTES, Decode, Schema, T
@@ -42,6 +43,8 @@ class EntryInfo:
     """The decoder of the messages' values; None: values are the payloads."""
     pairs: bool = False
     """Whether values are pairs whose first item is the message's key."""
+    sealed: bool = False
+    """Whether the entry couldn't be decrypted: its one message is the encrypted payload."""
 
     @property
     def where(self) -> tuple[int, int]:
@@ -158,8 +161,11 @@ class Message(Generic[T]):
         """Whether it is a tombstone: sent with content None."""
         return self.metadata.null_value
 
-    def encryption_context(self) -> None:
-        """None: velaray has no end-to-end encryption."""
+    def encryption_context(self) -> EncryptionContext | None:
+        """How it was encrypted; None if it was sent without encryption."""
+        if not self.info.metadata.encryption_keys:
+            return None
+        return EncryptionContext(self.info.metadata, self.info.sealed)
 
     @property
     def metadata(self) -> MessageMetadata | SingleMessageMetadata:

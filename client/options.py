@@ -16,6 +16,7 @@ from functools import wraps
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
 
 from velaray.client.auth import Authentication
+from velaray.client.encryption_keys import EncryptionKeyReader
 from velaray.client.enums import (
     BatchingType,
     CompressionType,
@@ -24,6 +25,7 @@ from velaray.client.enums import (
     InitialPosition,
     PartitionsRoutingMode,
     ProducerAccessMode,
+    ProducerCryptoFailureAction,
     RegexSubscriptionMode,
 )
 from velaray.client.exceptions import InvalidConfiguration, OperationNotSupported
@@ -43,7 +45,6 @@ from velaray.client.tls import Security, TlsOptions
 Topics = str | Sequence[str] | re.Pattern[str]
 MIN_ACK_TIMEOUT_MS = 10_000
 
-_ENCRYPTION = "velaray has no end-to-end encryption"
 _CHUNK_EVICTION = "incomplete chunked messages are always redelivered, never silently acked"
 
 
@@ -77,6 +78,16 @@ class Options:
     def _check_kinds(self, name: str, values: Sequence[object] | None, kind: type) -> None:
         if not all(isinstance(value, kind) for value in values or ()):
             raise InvalidConfiguration(f"{name} must be {kind.__name__} objects: {values!r}")
+
+    def _check_crypto(self, reader: object, action: object, actions: type) -> None:
+        if not isinstance(action, actions):
+            raise InvalidConfiguration(
+                f"crypto_failure_action must be a {actions.__name__}: {action!r}"
+            )
+        if reader is not None and not isinstance(reader, EncryptionKeyReader):
+            raise InvalidConfiguration(
+                f"crypto_key_reader must be a CryptoKeyReader, or have its methods: {reader!r}"
+            )
 
     def _check_callable(self, name: str) -> None:
         value = getattr(self, name)
@@ -195,14 +206,12 @@ class ProducerOptions(Options, Generic[T]):
     chunking_enabled: divide messages above the service's limit into chunks.
     message_routing_mode, message_router: the partition of messages without a key;
         ``message_router(message, partition_count)`` decides for every message.
+    encryption_key, encryption_keys: the names of the public keys that `crypto_key_reader` reads;
+        every entry is encrypted for the owners of all of them.
     access_mode: see `ProducerAccessMode`.
+    crypto_failure_action: see `ProducerCryptoFailureAction`.
     interceptors: `ProducerInterceptor` objects, called in this order.
     """
-
-    unsupported = {  # noqa: RUF012
-        "encryption_key": _ENCRYPTION,
-        "crypto_key_reader": _ENCRYPTION,
-    }
 
     topic: str
     producer_name: str | None = None
@@ -223,10 +232,12 @@ class ProducerOptions(Options, Generic[T]):
     properties: Mapping[str, str] | None = None
     batching_type: BatchingType = BatchingType.Default
     encryption_key: str | None = None
-    crypto_key_reader: object = None
+    crypto_key_reader: EncryptionKeyReader | None = None
     access_mode: ProducerAccessMode = ProducerAccessMode.Shared
     message_router: Callable[[Any, int], int] | None = None
     interceptors: Sequence[ProducerInterceptor] | None = None
+    encryption_keys: Sequence[str] | None = None
+    crypto_failure_action: ProducerCryptoFailureAction = ProducerCryptoFailureAction.FAIL
 
     def validate(self) -> None:
         """Check types, ranges and combinations."""
@@ -248,6 +259,31 @@ class ProducerOptions(Options, Generic[T]):
         custom = self.message_routing_mode == PartitionsRoutingMode.CustomPartition
         if custom and self.message_router is None:
             raise InvalidConfiguration("CustomPartition needs a message_router")
+        self._check_encryption()
+
+    @property
+    def key_names(self) -> Sequence[str]:
+        """The names of all public keys; none without encryption."""
+        first = [self.encryption_key] if self.encryption_key is not None else []
+        return [*first, *(self.encryption_keys or ())]
+
+    def _check_encryption(self) -> None:
+        self._check_crypto(
+            self.crypto_key_reader, self.crypto_failure_action, ProducerCryptoFailureAction
+        )
+        if isinstance(self.encryption_keys, str):
+            raise InvalidConfiguration(
+                f"encryption_keys must be several names: {self.encryption_keys!r}"
+            )
+        names = self.key_names
+        if not all(isinstance(name, str) and name for name in names):
+            raise InvalidConfiguration(
+                f"encryption_key and encryption_keys must be non-empty str: {names!r}"
+            )
+        if names and self.crypto_key_reader is None:
+            raise InvalidConfiguration("encryption_key needs a crypto_key_reader")
+        if self.crypto_key_reader is not None and not names:
+            raise InvalidConfiguration("crypto_key_reader needs an encryption_key")
 
 
 @dataclass(frozen=True)
@@ -279,6 +315,8 @@ class ConsumerOptions(Options, Generic[T]):
     ack_group_time_ms: acknowledgements are sent as a group after this time (or when 1000 wait); 0
         sends each at once.
     ack_receipt_enabled: ``acknowledge`` waits until the acknowledgement is durable.
+    crypto_key_reader: reads the private keys of encrypted messages.
+    crypto_failure_action: see `ConsumerCryptoFailureAction`.
     dead_letter_policy: the target of messages that were delivered too often.
     enable_retry: subscribe to the retry topic as well, for ``reconsume_later``.
     negative_ack_redelivery_backoff: a delay for each message instead of
@@ -293,8 +331,6 @@ class ConsumerOptions(Options, Generic[T]):
 
     unsupported = {  # noqa: RUF012
         "broker_consumer_stats_cache_time_ms": "consumers keep no statistics of the service",
-        "crypto_key_reader": _ENCRYPTION,
-        "crypto_failure_action": _ENCRYPTION,
         "auto_ack_oldest_chunked_message_on_queue_full": _CHUNK_EVICTION,
     }
 
@@ -313,7 +349,7 @@ class ConsumerOptions(Options, Generic[T]):
     properties: Mapping[str, str] | None = None
     pattern_auto_discovery_period: float = 60
     initial_position: InitialPosition = InitialPosition.Latest
-    crypto_key_reader: object = None
+    crypto_key_reader: EncryptionKeyReader | None = None
     replicate_subscription_state_enabled: bool = False
     max_pending_chunked_message: int = 10
     auto_ack_oldest_chunked_message_on_queue_full: bool = False
@@ -353,6 +389,9 @@ class ConsumerOptions(Options, Generic[T]):
             raise InvalidConfiguration("key_shared_policy needs ConsumerType.KeyShared")
         self._check_kinds("interceptors", self.interceptors, ConsumerInterceptor)
         self._check_callable("message_listener")
+        self._check_crypto(
+            self.crypto_key_reader, self.crypto_failure_action, ConsumerCryptoFailureAction
+        )
         policy = self.dead_letter_policy
         if not isinstance(policy, ConsumerDeadLetterPolicy | None):
             raise InvalidConfiguration(
@@ -377,13 +416,9 @@ class ReaderOptions(Options, Generic[T]):
     receiver_queue_size: limit of messages that wait in the client. This bounds memory.
     subscription_role_prefix: prefix of the generated subscription name.
     reader_listener: called with (reader, message); as a consumer's ``message_listener``.
+    crypto_key_reader, crypto_failure_action: as a consumer's.
     max_pending_chunked_message: limit of incomplete chunked messages; 0 is no limit.
     """
-
-    unsupported = {  # noqa: RUF012
-        "crypto_key_reader": _ENCRYPTION,
-        "crypto_failure_action": _ENCRYPTION,
-    }
 
     topic: str
     start_message_id: MessageId
@@ -393,7 +428,7 @@ class ReaderOptions(Options, Generic[T]):
     reader_name: str | None = None
     subscription_role_prefix: str | None = None
     is_read_compacted: bool = False
-    crypto_key_reader: object = None
+    crypto_key_reader: EncryptionKeyReader | None = None
     start_message_id_inclusive: bool = False
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
     max_pending_chunked_message: int = 10
@@ -406,6 +441,9 @@ class ReaderOptions(Options, Generic[T]):
             )
         typed(self.schema)
         self._check_callable("reader_listener")
+        self._check_crypto(
+            self.crypto_key_reader, self.crypto_failure_action, ConsumerCryptoFailureAction
+        )
         self._at_least(0, "receiver_queue_size", "max_pending_chunked_message")
 
 

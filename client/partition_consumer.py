@@ -16,7 +16,8 @@ from velaray.client.consumer_extras import Extras
 from velaray.client.core import Core
 from velaray.client.dead_letters import Addressed
 from velaray.client.decoding import Decoding
-from velaray.client.entries import EntryReader
+from velaray.client.entries import EntryReader, Opened
+from velaray.client.enums import ConsumerCryptoFailureAction
 from velaray.client.exceptions import (
     AlreadyClosed,
     ConsumerAssignError,
@@ -107,7 +108,9 @@ class PartitionConsumer:
         self.acks = PartitionAcks(
             topic, self._sending, self._again, self.position, extras.interceptors
         )
-        self._reader = EntryReader(self.topic, self.partition, subscription.max_chunked)
+        self._reader = EntryReader(
+            self.topic, self.partition, subscription.max_chunked, subscription.key_reader
+        )
         self._tail = Tail()
         self._decoding = Decoding(core, self.topic, extras.schema, self._hand_over, self._tail)
 
@@ -200,6 +203,9 @@ class PartitionConsumer:
             self.permits.settle(1, 0)
             self._nack_abandoned()
             return
+        if opened.info.sealed:
+            self._sealed(opened, _debited(delivery, entry))
+            return
         if self.position.was_read(where):
             self.permits.settle(opened.batch_size or 1, 0)
             return
@@ -237,6 +243,22 @@ class PartitionConsumer:
         self.permits.settle(permits, delivered)
         if delivered:
             self._inbox.put(block)
+
+    def _sealed(self, opened: Opened, permits: int) -> None:
+        """Deliver, discard or keep back an entry that can't be decrypted."""
+        info, action = opened.info, self._subscription.crypto_failure_action
+        if self.position.was_read(info.where) or not opened.indexes:
+            self.permits.settle(permits, 0)
+        elif action is ConsumerCryptoFailureAction.CONSUME:
+            block = Block(self, info, opened.layout, opened.indexes)
+            if not self._decoding.holds(block, permits):
+                self._hand_over(block, permits)
+        else:
+            if action is ConsumerCryptoFailureAction.FAIL:
+                self.received(info)
+            elif self._subscription.durable:
+                self.acks.note(info.message_id(-1))
+            self.permits.settle(permits, 0)
 
     def _nack_abandoned(self) -> None:
         for abandoned in self._reader.take_abandoned():

@@ -15,6 +15,7 @@ from velaray.client.core import Core
 from velaray.client.enums import ProducerAccessMode
 from velaray.client.exceptions import (
     AlreadyClosed,
+    CryptoError,
     MessageTooBig,
     NotConnected,
     ProducerBlockedQuotaExceededError,
@@ -216,7 +217,7 @@ class PartitionProducer:
             return
         try:
             self._batches.add(message, version, message.schema or self._schemas.own, done)
-        except MessageTooBig as error:
+        except (CryptoError, MessageTooBig) as error:
             self._pending.fail(done, error)
 
     @property
@@ -236,7 +237,10 @@ class PartitionProducer:
             self._early.append(partial(self.send_batch, batch, done, transaction))
             return
         schemas = self._schemas
-        self._batches.add_packed(batch, transaction, schemas.own_version, schemas.own, done)
+        try:
+            self._batches.add_packed(batch, transaction, schemas.own_version, schemas.own, done)
+        except CryptoError as error:
+            self._pending.fail(done, error)
 
     # --- schemas of single messages ---
 

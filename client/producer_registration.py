@@ -46,6 +46,8 @@ class Registration:
             producer_access_mode=int(options.access_mode),  # type: ignore[arg-type]
         )
         self._epoch += 1
+        if options.key_names:
+            register.encrypted = True
         if self._schema is not None:
             register.schema.CopyFrom(to_proto(self._schema))
         if self._initial_subscription is not None:

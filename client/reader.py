@@ -45,6 +45,8 @@ class ReaderBase(ConsumerBase):
             queue_size=options.receiver_queue_size,
             max_chunked=options.max_pending_chunked_message,
             schema=options.schema,
+            key_reader=options.crypto_key_reader,
+            crypto_failure_action=options.crypto_failure_action,
         )
         extras = Extras(schema=typed(options.schema))
         super().__init__(core, subscription, QUEUE_LIMIT, inbox, extras)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from velaray.client.enums import ConsumerType, InitialPosition
+from velaray.client.encryption_keys import EncryptionKeyReader
+from velaray.client.enums import ConsumerCryptoFailureAction, ConsumerType, InitialPosition
 from velaray.client.message_id import MessageId
 from velaray.client.policies import ConsumerKeySharedPolicy, RedeliveryBackoff
 from velaray.client.schema.base import Schema
@@ -38,6 +39,8 @@ class Subscription:
     ack_timeout_backoff: RedeliveryBackoff | None = None
     schema: Schema[Any] | None = None
     replicated: bool = False
+    key_reader: EncryptionKeyReader | None = None
+    crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
 
     @property
     def durable(self) -> bool:

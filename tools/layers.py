@@ -44,8 +44,8 @@ LAYERS: dict[str, Layer] = {
     "client": Layer(
         ("events", "schemas", "wire"),
         (
-            *("aiohttp", "annotated_types", "fastavro", "google", "numpy", "pyarrow"),
-            *("typing_extensions", "urllib3"),
+            *("aiohttp", "annotated_types", "cryptography", "fastavro", "google", "numpy"),
+            *("pyarrow", "typing_extensions", "urllib3"),
         ),
     ),
     "topology": Layer(_below("topology"), ("cryptography", "jwt", "msgpack", "msgspec", "ray")),

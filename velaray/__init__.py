@@ -25,6 +25,21 @@ if TYPE_CHECKING:
     from velaray.client.auth import (
         AuthenticationToken as AuthenticationToken,
     )
+    from velaray.client.encryption_keys import (
+        CryptoKeyReader as CryptoKeyReader,
+    )
+    from velaray.client.encryption_keys import (
+        EncryptionContext as EncryptionContext,
+    )
+    from velaray.client.encryption_keys import (
+        EncryptionKey as EncryptionKey,
+    )
+    from velaray.client.encryption_keys import (
+        EncryptionKeyInfo as EncryptionKeyInfo,
+    )
+    from velaray.client.encryption_keys import (
+        EncryptionKeyReader as EncryptionKeyReader,
+    )
     from velaray.client.enums import (
         BatchingType as BatchingType,
     )
@@ -48,6 +63,9 @@ if TYPE_CHECKING:
     )
     from velaray.client.enums import (
         ProducerAccessMode as ProducerAccessMode,
+    )
+    from velaray.client.enums import (
+        ProducerCryptoFailureAction as ProducerCryptoFailureAction,
     )
     from velaray.client.enums import (
         RegexSubscriptionMode as RegexSubscriptionMode,
@@ -319,6 +337,13 @@ _HOMES = {
     "velaray.client.auth": ("Authentication", "AuthenticationTLS", "AuthenticationToken"),
     "velaray.sync.client": ("Client",),
     "velaray.sync.consumer": ("Consumer",),
+    "velaray.client.encryption_keys": (
+        "CryptoKeyReader",
+        "EncryptionContext",
+        "EncryptionKey",
+        "EncryptionKeyInfo",
+        "EncryptionKeyReader",
+    ),
     "velaray.client.enums": (
         "BatchingType",
         "CompressionType",
@@ -328,6 +353,7 @@ _HOMES = {
         "KeySharedMode",
         "PartitionsRoutingMode",
         "ProducerAccessMode",
+        "ProducerCryptoFailureAction",
         "RegexSubscriptionMode",
         "Result",
         "TransactionState",

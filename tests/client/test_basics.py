@@ -110,8 +110,7 @@ def test_invalid_values_are_refused(make, name):
     "make",
     [
         lambda: ClientOptions("pulsar://a", io_threads=4),
-        lambda: ProducerOptions("t", encryption_key="k"),
-        lambda: ReaderOptions("t", velaray.MessageId.latest, crypto_key_reader=object()),
+        lambda: ConsumerOptions("t", "s", broker_consumer_stats_cache_time_ms=1),
     ],
 )
 def test_unsupported_parameters_are_refused_not_ignored(make):

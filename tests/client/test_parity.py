@@ -48,6 +48,7 @@ METHODS = [
         velaray.ConsumerDeadLetterPolicy.__init__,
         "ConsumerDeadLetterPolicy",
     ),
+    (pulsar.CryptoKeyReader.__init__, velaray.CryptoKeyReader.__init__, "CryptoKeyReader"),
     (pulsar.ServiceInfo.__init__, velaray.ServiceInfo.__init__, "ServiceInfo"),
     (
         pulsar.ServiceInfoProvider.initialize,
@@ -77,6 +78,8 @@ CLASSES = [
     (pulsar.TableView, velaray.TableView),
     (pulsar.Message, velaray.Message),
     (pulsar.MessageId, velaray.MessageId),
+    (pulsar.EncryptionContext, velaray.EncryptionContext),
+    (pulsar.EncryptionKey, velaray.EncryptionKey),
     (pulsar.ServiceInfo, velaray.ServiceInfo),
     (pulsar.ServiceInfoProvider, velaray.ServiceInfoProvider),
     (pulsar.AutoClusterFailover, velaray.AutoClusterFailover),
