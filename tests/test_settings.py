@@ -54,6 +54,7 @@ VALUES: Mapping[str, tuple[str, str, str]] = {
     "max_connections_per_address": ("1", "2", "3"),
     "buffer_memory_mib": ("16", "32", "64"),
     "ray_address": ("a:1", "b:2", "c:3"),
+    "ray_tls": ("a", "b", "c"),
     "placement": ("shared", "auto", "dedicated"),
     "hosts": ("1", "2", "3"),
     "local": ("true", "false", "true"),
@@ -277,8 +278,8 @@ def test_the_arguments_of_start_are_the_settings() -> None:
     auth = {"token_secret", "token_public_key"}
     assert hints.keys() - {"auth"} == SETTINGS.keys() - auth - {"data", "local", "store"}
     ray = hints.keys() - get_type_hints(ClusterOptions).keys()
-    assert ray == {"ray_address", "placement", "hosts"}
-    files = {"tls_cert", "tls_key", "tls_ca"}
+    assert ray == {"ray_address", "ray_tls", "placement", "hosts"}
+    files = {"tls_cert", "tls_key", "tls_ca", "ray_tls"}
     assert {hints[key] for key in files} == {Path | None}
     for key in hints.keys() - files - {"auth", "advertise", "listeners", "replication_secret"}:
         kind = type_of(key)

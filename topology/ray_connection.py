@@ -207,6 +207,11 @@ def _complaint(outcome: Outcome, address: str, told: str) -> str:
             f"{TOKEN_PATH} to the file that holds the token (~/.ray/auth_token of the user who "
             f"started Ray), or {TOKEN}"
         )
+    if outcome is Outcome.NO_TLS:
+        return (
+            f"Ray at {told} requires TLS: set RAY_USE_TLS=1, and RAY_TLS_SERVER_CERT, "
+            "RAY_TLS_SERVER_KEY and RAY_TLS_CA_CERT to files of the directory of --ray-tls"
+        )
     if outcome is Outcome.NONE:
         return "no Ray runs on this machine: start one with `velaray start` or `ray start --head`"
     return (
@@ -223,7 +228,7 @@ def is_open() -> bool:
     environment = {name: value for name, value in os.environ.items() if name not in left_out}
     address = ray.get_runtime_context().gcs_address
     outcome, told = _probe(address, {**environment, MODE: "disabled"})
-    if outcome in (Outcome.UNREACHABLE, Outcome.NONE):
+    if outcome in (Outcome.UNREACHABLE, Outcome.NO_TLS, Outcome.NONE):
         raise RayUnavailable(_complaint(outcome, address, told))
     return outcome is Outcome.WELCOME
 

@@ -8,7 +8,9 @@ velaray.
 from __future__ import annotations
 
 import json
+import os
 import socket
+import ssl
 import sys
 from enum import StrEnum
 
@@ -25,6 +27,8 @@ class Outcome(StrEnum):
     """Ray requires a token, and this environment has none, or another one."""
     UNREACHABLE = "unreachable"
     """No Ray answers at the address."""
+    NO_TLS = "no TLS"
+    """Ray requires TLS, and this environment has no certificate for it."""
     NONE = "none"
     """No address was given, and there is no Ray on this machine."""
 
@@ -48,6 +52,8 @@ def probe(address: str) -> tuple[Outcome, str]:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
     except (OSError, ValueError) as error:
         return Outcome.UNREACHABLE, str(error)
+    if "RAY_USE_TLS" not in os.environ and _speaks_tls(host.strip("[]"), int(port)):
+        return Outcome.NO_TLS, where
     try:
         GcsClient(address=where)
     except AuthenticationError:
@@ -55,6 +61,19 @@ def probe(address: str) -> tuple[Outcome, str]:
     except (RayError, RuntimeError) as error:
         return Outcome.UNREACHABLE, str(error)
     return Outcome.WELCOME, where
+
+
+def _speaks_tls(host: str, port: int) -> bool:
+    """Whether a server answers the beginning of TLS. Its certificate doesn't matter."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    try:
+        with socket.create_connection((host, port), timeout=CONNECT_S) as connection:
+            context.wrap_socket(connection).close()
+    except OSError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

@@ -55,6 +55,7 @@ from velaray.topology.ray_connection import (
 from velaray.topology.ray_directory import DIRECTORY
 from velaray.topology.ray_host import make_actor_system
 from velaray.topology.ray_system import RayActorSystem
+from velaray.topology.ray_tls import use_ray_tls
 from velaray.topology.rpc import RemoteError
 from velaray.topology.sent_config import store_secrets
 
@@ -122,6 +123,7 @@ class Cluster:
         number, or if Ray needs a token.
         """
         config = configured(settings.location, settings)
+        _prepare_ray_tls(settings.ray_tls)
         return cls._owning(config, settings.placement, settings.hosts, settings.ray_address)
 
     @classmethod
@@ -361,6 +363,17 @@ def _replace_proxies(name: str, data_dir: str) -> bool:
     with suppress(ValueError):
         ray.kill(ray.get_actor(HANDLES, namespace_of(name)))
     return True
+
+
+def _prepare_ray_tls(folder: Path | None) -> None:
+    if folder is None:
+        return
+    if ray.is_initialized():
+        raise ClusterError("ray_tls comes too late: this process is connected to Ray already")
+    try:
+        use_ray_tls(folder)
+    except RayUnavailable as error:
+        raise ClusterError(str(error)) from error
 
 
 def _connect_ray(address: str | None) -> bool:

@@ -480,6 +480,17 @@ class ClusterSettings(BaseModel):
             unset="start Ray",
         ),
     ] = None
+    ray_tls: Annotated[
+        Path | None,
+        About(
+            SECURITY,
+            "Connect to Ray by TLS, with tls.crt, tls.key and ca.crt (PEM) in this directory. "
+            "An authority and certificates are made there if it has none.",
+            metavar="DIRECTORY",
+            form="a directory",
+            unset="no TLS between Ray's processes, unless RAY_USE_TLS is set",
+        ),
+    ] = None
     placement: Annotated[
         Placement,
         About(
@@ -618,7 +629,7 @@ class ClusterSettings(BaseModel):
             raise _conflict(given, "needs oidc_issuer and oidc_audience")
         if self.anonymous_role and self.anonymous_role in (*self.superusers, *self.proxy_roles):
             raise _conflict("anonymous_role", "is the role of everybody: give it no other rights")
-        for key in ("ray_address", "placement", "hosts"):
+        for key in ("ray_address", "ray_tls", "placement", "hosts"):
             if self.local and key in self.model_fields_set and getattr(self, key) is not None:
                 raise _conflict(key, "is about Ray, which --local doesn't use")
         if self.hosts is not None and self.placement is Placement.DEDICATED:

@@ -117,6 +117,7 @@ class RayOptions(ClusterOptions, total=False):
     """The arguments of a start on Ray."""
 
     ray_address: str | None
+    ray_tls: Path | None
     placement: str
     hosts: int | None
 
