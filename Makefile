@@ -156,8 +156,9 @@ audit: $(UV) ## Look for known vulnerabilities of the locked packages (needs the
 sbom: $(UV) ## Write what an installed velaray consists of, as CycloneDX, into dist
 	@mkdir -p dist
 	$(UV) pip compile --quiet --universal --python-version 3.11.5 --generate-hashes --no-annotate \
-	  --constraint $(LOCK) pyproject.toml | $(TOOLS)/bin/cyclonedx-py requirements \
-	  --pyproject pyproject.toml --output-reproducible --output-file dist/velaray.cdx.json -
+	  --constraint $(LOCK) --output-file build/requirements.txt pyproject.toml
+	$(TOOLS)/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
+	  --no-validate --output-file dist/velaray.cdx.json build/requirements.txt
 
 clean: ## Remove everything that can be made again, .venv included
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
