@@ -70,6 +70,7 @@ LAYERS: dict[str, Layer] = {
             "fastavro",
             "google",
             "jwt",
+            "msgspec",
             "pydantic",
             "pydantic_core",
             "pytest",

@@ -16,6 +16,7 @@ from velaray.cli.backup import backup
 from velaray.cli.clusters import clusters
 from velaray.cli.common import Commands, Output, with_admin, with_output
 from velaray.cli.compaction import topics
+from velaray.cli.contexts import context
 from velaray.cli.history import messages, subscriptions, why
 from velaray.cli.hosts import hosts
 from velaray.cli.journal import journal
@@ -180,6 +181,7 @@ for _command in (
     clusters,
     config,
     consume,
+    context,
     hosts,
     journal,
     ledgers,

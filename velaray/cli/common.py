@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from velaray.cli import context_file
 from velaray.client.admin import DEFAULT_URL, Admin
 from velaray.client.admin.transports import Answer, BlockingTransport, Sending
 from velaray.client.auth import Authentication, AuthenticationTLS, AuthenticationToken
@@ -31,7 +32,6 @@ from velaray.topology.stores import is_object_store
 
 _TLS = "velaray.tls"
 """Where the context of a command has the options of TLS."""
-DEFAULT_SERVICE_URL = "pulsar://127.0.0.1:6650"
 USER_AGENT = "velaray-cli"
 """The client that the audit log names."""
 _ANSWER_S = 30.0
@@ -244,6 +244,59 @@ def _file_option(name: str, text: str) -> Callable[[Command], Command]:
     return click.option(name, type=kind, envvar=variable, show_envvar=True, help=text)
 
 
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """One of the two URLs of a cluster, as commands and contexts name it."""
+
+    field: str
+    option: str
+    default: str
+    text: str
+
+    def give(self, command: Command) -> Command:
+        """Give ``command`` the option of this URL."""
+        return click.option(
+            self.option,
+            envvar=f"VELARAY_{self.field.upper()}",
+            show_envvar=True,
+            help=f"{self.text}  [default: the active context's, or else {self.default}]",
+        )(command)
+
+
+SERVICE = _Kind("service_url", "--service-url", "pulsar://127.0.0.1:6650", "URL of the service.")
+ADMIN = _Kind("admin_url", "--admin-url", DEFAULT_URL, "URL of the admin interface.")
+
+
+def connection(
+    kind: _Kind, url: str | None, token: TokenSource | None
+) -> tuple[str, TokenSource | None]:
+    """The URL and the token of a command, and in `given_tls` the options of TLS.
+
+    Options and variables precede the active context. If one of them gives the URL, nothing of the
+    context is used: its token isn't sent to another cluster. Raises `click.ClickException` if the
+    context has no such URL.
+    """
+    active = None if url else context_file.active()
+    if active is None:
+        return url or kind.default, token
+    name, context = active
+    found: str | None = getattr(context, kind.field)
+    if found is None:
+        raise click.ClickException(f"the context {name} has no URL for this: give {kind.option}")
+    tls = given_tls()
+    certificate = tls.certificate_file_path, tls.private_key_file_path
+    if certificate == (None, None):
+        certificate = context.client_cert, context.client_key
+    click.get_current_context().meta[_TLS] = TlsOptions(
+        tls.trust_certs_file_path or context.trust_certs,
+        certificate_file_path=certificate[0],
+        private_key_file_path=certificate[1],
+    )
+    if token is None and context.token is not None:
+        token = partial(_read_token, context.token)
+    return found, token
+
+
 def client_options(token: str | TokenSource | None) -> dict[str, Any]:
     """The options of a client: the credentials, which are the token or else the certificate, and
     those of TLS."""
@@ -282,14 +335,7 @@ def with_output(command: Command) -> Command:
 def with_admin(command: Command) -> Command:
     """Give ``command`` the options of the admin interface, an `Output` and an `Admin`."""
 
-    @click.option(
-        "--admin-url",
-        envvar="VELARAY_ADMIN_URL",
-        default=DEFAULT_URL,
-        show_default=True,
-        show_envvar=True,
-        help="URL of the admin interface.",
-    )
+    @ADMIN.give
     @_token
     @_with_tls
     @with_output
@@ -297,10 +343,11 @@ def with_admin(command: Command) -> Command:
     def run(
         show: Output,
         *args: Any,
-        admin_url: str,
+        admin_url: str | None,
         token: TokenSource | None,
         **options: Any,
     ) -> Any:
+        admin_url, token = connection(ADMIN, admin_url, token)
         try:
             given = None if token is None else token()
             admin = _PatientAdmin(
@@ -329,14 +376,7 @@ def with_service_and_timeout(command: Command, least_s: float = _LEAST_ANSWER_S)
     The time limit of the cluster's answers is that timeout, but at least ``least_s`` seconds.
     """
 
-    @click.option(
-        "--service-url",
-        envvar="VELARAY_SERVICE_URL",
-        default=DEFAULT_SERVICE_URL,
-        show_default=True,
-        show_envvar=True,
-        help="URL of the service.",
-    )
+    @SERVICE.give
     @_token
     @_with_tls
     @with_output
@@ -344,11 +384,12 @@ def with_service_and_timeout(command: Command, least_s: float = _LEAST_ANSWER_S)
     def run(
         show: Output,
         *args: Any,
-        service_url: str,
+        service_url: str | None,
         token: TokenSource | None,
         timeout: float | None,
         **options: Any,
     ) -> Any:
+        service_url, token = connection(SERVICE, service_url, token)
         # Most commands don't need the client's modules, which load slowly.
         from velaray.sync.client import Client
 

@@ -6,6 +6,7 @@ import difflib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ import click
 
 from velaray.broker.history import PointInTime
 from velaray.cli.common import (
-    DEFAULT_SERVICE_URL,
+    SERVICE,
     Command,
     Group,
     Output,
+    TokenSource,
     client_options,
+    connection,
     with_admin,
 )
 from velaray.cli.history import PointInTimeType, time_text
@@ -234,14 +237,7 @@ def _info(found: Found) -> SchemaInfo:
     show_default=True,
     help="Number of messages to read per partition with --against-history, oldest first.",
 )
-@click.option(
-    "--service-url",
-    envvar="VELARAY_SERVICE_URL",
-    default=DEFAULT_SERVICE_URL,
-    show_default=True,
-    show_envvar=True,
-    help="URL of the service to read messages from.",
-)
+@SERVICE.give
 @click.option(
     "--service-token", envvar="VELARAY_TOKEN", help="JSON web token for reading messages."
 )
@@ -256,7 +252,7 @@ def check_schema(
     strategy: str | None,
     against_history: bool,
     messages: int,
-    service_url: str,
+    service_url: str | None,
     service_token: str | None,
 ) -> None:
     """Check whether the schema in FILE could be registered for TOPIC. Changes nothing.
@@ -274,7 +270,9 @@ def check_schema(
     trial = Trial(0, [])
     if against_history and messages:
         info = info_from_text(kind, text, given)
-        trial = _try(admin, topic, info, messages, service_url, service_token)
+        source = partial(str, service_token) if service_token else None
+        url, token = connection(SERVICE, service_url, source)
+        trial = _try(admin, topic, info, messages, url, token)
     _told(show, found, trial, against_history)
     if not found["compatibility"] or trial.failures:
         raise click.exceptions.Exit(1)
@@ -308,14 +306,14 @@ def _try(
     info: SchemaInfo,
     messages: int,
     service_url: str,
-    service_token: str | None,
+    token: TokenSource | None,
 ) -> Trial:
     from velaray.offline.schema_trial import reading_fails
     from velaray.sync.client import Client
 
     writers: dict[int, SchemaInfo | None] = {}
     read, failures = 0, []
-    with Client(service_url, **client_options(service_token)) as client:
+    with Client(service_url, **client_options(token)) as client:
         for message in _oldest(admin, client, topic, messages):
             raw = message.schema_version()
             version = int.from_bytes(raw, "big") if raw else None
