@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from velaray.client.admin.admin import Admin, AsyncioAdmin
 from velaray.client.admin.connection import DEFAULT_URL, MAX_REDIRECTS
+from velaray.client.admin.entries import PeekedEntry
 from velaray.client.admin.errors import (
     AdminError,
     Conflict,
@@ -22,7 +23,6 @@ from velaray.client.admin.errors import (
     Unauthorized,
     Unavailable,
 )
-from velaray.client.admin.subscriptions import PeekedEntry
 
 __all__ = [
     "DEFAULT_URL",

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 from annotated_types import Ge, Le
@@ -13,6 +10,7 @@ from typing_extensions import TypedDict
 
 from velaray.client.admin.calls import call
 from velaray.client.admin.connection import ModeT, Resource
+from velaray.client.admin.entries import PeekedEntry, entry_of
 from velaray.client.admin.errors import NotFound
 from velaray.client.admin.operations import (
     BYTES,
@@ -30,19 +28,6 @@ from velaray.client.admin.paths import id_body, of_subscription, of_topic
 from velaray.client.admin.topics import TOPIC
 from velaray.client.message_id import MessageId
 from velaray.events.ids import INT64_MAX
-from velaray.events.ids import MessageId as StoredId
-
-
-@dataclass(frozen=True, slots=True)
-class PeekedEntry:
-    """An unacknowledged entry. Its payload is a batch if ``messages_in_batch`` isn't None."""
-
-    message_id: MessageId
-    payload: bytes
-    publish_time: int
-    properties: Mapping[str, str]
-    messages_in_batch: int | None
-
 
 SUBSCRIPTION = f"{TOPIC}/subscription/{{subscription}}"
 
@@ -203,21 +188,4 @@ class Subscriptions(Resource[ModeT]):
             if subscription not in await self._ask(LIST, of_topic(topic)):
                 raise
             return None
-        headers = answer.headers
-        batch = headers.get("x-pulsar-num-batch-message")
-        return PeekedEntry(
-            MessageId.from_stored(StoredId.parse(headers["x-pulsar-message-id"])),
-            answer.content,
-            _milliseconds(headers["x-pulsar-publish-time"]),
-            json.loads(headers.get("x-pulsar-property", "{}")),
-            None if batch is None else int(batch),
-        )
-
-
-def _milliseconds(text: str) -> int:
-    """Return the time of a header in milliseconds since 1970. It is a number, or a date in Pulsar's
-    form."""
-    if text.isdigit():
-        return int(text)
-    since = datetime.fromisoformat(text) - datetime(1970, 1, 1, tzinfo=UTC)
-    return since // timedelta(milliseconds=1)
+        return entry_of(answer)
