@@ -97,9 +97,9 @@ def test_tenants_and_namespaces(run: Run) -> None:
     assert as_json(run("namespaces", "list", "acme", "-o", "json")) == [
         {"namespace": "acme/orders"}
     ]
-    assert "holds 1 namespaces" in run("tenants", "delete", "acme", code=1).stderr
-    run("namespaces", "delete", "acme/orders")
-    run("tenants", "delete", "acme")
+    assert "holds 1 namespaces" in run("tenants", "delete", "acme", "--yes", code=1).stderr
+    run("namespaces", "delete", "acme/orders", "--yes")
+    run("tenants", "delete", "acme", "--yes")
     assert "no tenant" in run("namespaces", "list", "acme", code=1).stderr
     assert "tenant/namespace" in run("namespaces", "create", "orders", code=1).stderr
 
@@ -121,19 +121,19 @@ def test_topics_are_created_listed_described_and_deleted(run: Run) -> None:
     assert "BACKLOG" in table
     assert "3" in run("topics", "partitions", "flights", "--grow", "3").stdout
     run("topics", "unload", "flights")
-    last = as_json(run("topics", "terminate", "flights", "-o", "json"))
+    last = as_json(run("topics", "terminate", "flights", "--yes", "-o", "json"))
     assert len(last) == 3
     assert "terminated" in run("produce", "flights", "-m", "4", code=1).stderr
-    run("topics", "delete", "flights")
+    run("topics", "delete", "flights", "--yes")
     assert "no topic" in run("topics", "partitions", "flights", code=1).stderr
 
 
 def test_a_topic_in_use_is_deleted_only_by_force(run: Run, cluster: LocalCluster) -> None:
     with Client(cluster.service_url) as client:
         client.create_producer("in-use")
-        assert "force" in run("topics", "delete", "in-use", code=1).stderr
+        assert "force" in run("topics", "delete", "in-use", "--yes", code=1).stderr
     run("topics", "create", "unused")
-    run("topics", "delete", "unused", "--force")
+    run("topics", "delete", "unused", "--yes", "--force")
 
 
 def test_subscriptions_are_reset_and_skipped(run: Run) -> None:
@@ -162,7 +162,7 @@ def test_subscriptions_are_reset_and_skipped(run: Run) -> None:
     run("subscriptions", "skip", "moved", "s", "--all")
     assert backlog() == 0
     assert as_json(run("subscriptions", "list", "moved", "-o", "json")) == [{"subscription": "s"}]
-    run("subscriptions", "delete", "moved", "s")
+    run("subscriptions", "delete", "moved", "s", "--yes")
     assert as_json(run("subscriptions", "list", "moved", "-o", "json")) == []
 
 

@@ -57,13 +57,13 @@ def test_clusters_are_created_shown_updated_and_deleted(run: Run, cluster: Local
     run("tenants", "set-home", "acme", "b")
     assert token(cluster) == SECRET
     assert rows(run("tenants", "home", "acme", "-o", "json")) == [{"tenant": "acme", "home": "b"}]
-    assert "it is the home of tenant" in run("clusters", "delete", "b", code=1).output
+    assert "it is the home of tenant" in run("clusters", "delete", "b", "--yes", code=1).output
     run("clusters", "update", "b", "--no-cluster-token")
     assert token(cluster) is None
     (found,) = rows(run("clusters", "get", "b", "-o", "json"))
     assert (found["progress"], found["hasToken"]) == ("snapshots", False)
     run("tenants", "set-home", "acme", "a")
-    run("clusters", "delete", "b")
+    run("clusters", "delete", "b", "--yes")
     assert len(rows(run("clusters", "list", "-o", "json"))) == 1
 
 

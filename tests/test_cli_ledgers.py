@@ -228,7 +228,7 @@ def test_dropping_a_dead_letter_leaves_an_orphan(cluster: LocalCluster, run: Run
     letters = as_json(run("dlq", "list", "-o", "json"))
     (kept,) = [each for each in letters if each["ledgerId"] == second]
     (gone,) = [each for each in letters if each["ledgerId"] == first]
-    assert as_json(run("dlq", "forget", gone["id"], "-o", "json")) == {"forgotten": 1}
+    assert as_json(run("dlq", "forget", gone["id"], "--yes", "-o", "json")) == {"forgotten": 1}
     assert as_json(run("dlq", "list", "-o", "json")) == [kept]
     found = as_json(run("audit", "--json", code=3))
     assert [each["ledgerId"] for each in found["ledgers"]["orphan"]] == [first]
@@ -236,14 +236,15 @@ def test_dropping_a_dead_letter_leaves_an_orphan(cluster: LocalCluster, run: Run
     refusing.times = 0
     run("audit", "--repair")
     wait_for(cluster, deleted=1)
-    run("dlq", "forget", gone["id"], code=1)
+    run("dlq", "forget", gone["id"], "--yes", code=1)
 
 
 def test_dead_letters_are_selected_by_id_or_all(run: Run, admin: Admin) -> None:
     for command in ("retry", "forget"):
-        assert "give --all" in run("dlq", command, code=2).output
-        assert "give --all" in run("dlq", command, "1:2:3", "--all", code=2).output
-        assert "no dead letter '1:2:3'" in run("dlq", command, "1:2:3", code=1).output
+        options = ["--yes"] if command == "forget" else []
+        assert "give --all" in run("dlq", command, *options, code=2).output
+        assert "give --all" in run("dlq", command, "1:2:3", "--all", *options, code=2).output
+        assert "no dead letter '1:2:3'" in run("dlq", command, "1:2:3", *options, code=1).output
     assert admin.retry_dead_ledgers() == admin.forget_dead_ledgers() == 0
 
 

@@ -76,7 +76,7 @@ def test_schemas_are_uploaded_listed_shown_and_deleted(run: Run, topic: str, fil
     assert shown(run("get", topic, "-o", "json"))["version"] == 1
     refused = run("upload", topic, "--type", "STRING", code=1)
     assert "type STRING isn't AVRO" in refused.output
-    assert "as version 2" in run("delete", topic, "--force").output
+    assert "as version 2" in run("delete", topic, "--yes", "--force").output
     assert run("list", topic).output.count("live") == 0
     listed = run("list", topic, "--deleted").stdout
     assert (listed.count("deleted"), listed.count("deletion")) == (2, 1)
@@ -132,7 +132,7 @@ def test_a_schema_is_tried_on_stored_messages(
         await peer.produce(TWO, encoded(TWO, f1=1, f2=2), b"\xff")
 
     run_world(cluster, topic, publish)
-    run("delete", topic)
+    run("delete", topic, "--yes")
     told = run("check", topic, files(TWO), "--against-history", code=1).output
     assert "read 4 retained messages, 1 can't be decoded" in told
     assert "(version 1): the payload ends too early" in told

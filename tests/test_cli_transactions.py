@@ -111,12 +111,12 @@ def test_a_transaction_is_described(run: Run, transaction: Transaction) -> None:
 
 def test_an_abort_is_forced_and_final(run: Run, client: Client, transaction: Transaction) -> None:
     for _ in range(2):
-        assert "aborted (0," in run("abort", text(transaction)).output
-    assert as_json(run("abort", text(transaction), "-o", "json"))["finished"] is True
+        assert "aborted (0," in run("abort", text(transaction), "--yes").output
+    assert as_json(run("abort", text(transaction), "--yes", "-o", "json"))["finished"] is True
     assert "ABORTED" in run("describe", text(transaction)).output
     with client.transaction() as committed:
         pass
-    assert "COMMITTED: it can't be aborted" in run("abort", text(committed), code=1).output
+    assert "COMMITTED: it can't be aborted" in run("abort", text(committed), "--yes", code=1).output
 
 
 def test_refusals_are_typed_errors(cluster: LocalCluster, client: Client) -> None:

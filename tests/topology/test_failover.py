@@ -132,7 +132,7 @@ def _meet(a: LocalCluster, b: LocalCluster) -> None:
 def _missing(b: LocalCluster, data: Path) -> dict[str, Any]:
     """What the command tells of the lost cluster's data."""
     where = {"VELARAY_ADMIN_URL": b.admin_url}
-    arguments = ["tenants", "failover", "acme", "--lost", "a", "--source-data", str(data)]
+    arguments = ["tenants", "failover", "acme", "--yes", "--lost", "a", "--source-data", str(data)]
     told = CliRunner(env=where).invoke(main, arguments)
     assert told.exit_code == 0, (told.output, told.exception)
     assert "the home of acme is b; a counts as lost" in told.output

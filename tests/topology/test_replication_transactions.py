@@ -323,7 +323,7 @@ def test_the_command_abandons_an_incomplete_transaction(
     send(client, topics[0], b"behind")
     soon(lambda: state_of(west, topics[0]).arriving.kept)
     where = {"VELARAY_ADMIN_URL": west.local.admin_url}
-    command = ["replication", "give-up", "east", *topics, "-o", "json"]
+    command = ["replication", "give-up", "east", *topics, "--yes", "-o", "json"]
     found = CliRunner(env=where).invoke(main, command)
     assert found.exit_code == 0, (found.output, found.exception)
     rows = [[row["given_up"], row["released"]] for row in json.loads(found.stdout)]

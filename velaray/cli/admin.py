@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from velaray.cli.common import Group, Output, with_admin
+from velaray.cli.confirmation import destroys
 from velaray.client.admin import Admin
 from velaray.client.message_id import MessageId
 from velaray.events.ids import InvalidMessageIdError
@@ -104,6 +105,7 @@ def create_topic(show: Output, admin: Admin, topic: str, partitions: int) -> Non
 @topics.command("delete")
 @click.argument("topic")
 @_force
+@destroys("delete the topic {topic} with its messages and subscriptions")
 @with_admin
 def delete_topic(show: Output, admin: Admin, topic: str, force: bool) -> None:
     """Delete TOPIC with its messages and subscriptions.
@@ -160,8 +162,8 @@ def topic_stats(show: Output, admin: Admin, topic: str) -> None:
         "topic": "TOPIC",
         "subscription": "SUBSCRIPTION",
         "type": "TYPE",
-        "backlog": "BACKLOG",
-        "unacked": "UNACKED",
+        "backlog": "BACKLOG ENTRIES",
+        "unacked": "UNACKED MESSAGES",
         "consumers": "CONSUMERS",
     }
     rows = [
@@ -219,6 +221,7 @@ def topic_partitions(show: Output, admin: Admin, topic: str, grow: int | None) -
 
 @topics.command("terminate")
 @click.argument("topic")
+@destroys("end the topic {topic}: it rejects new messages for ever")
 @with_admin
 def terminate_topic(show: Output, admin: Admin, topic: str) -> None:
     """Terminate TOPIC, which then rejects new messages, and show its last message ids.
@@ -299,6 +302,7 @@ def create_subscription(
 @click.argument("topic")
 @click.argument("subscription")
 @_force
+@destroys("delete the subscription {subscription} of {topic} with its position")
 @with_admin
 def delete_subscription(
     show: Output, admin: Admin, topic: str, subscription: str, force: bool
@@ -485,6 +489,7 @@ def set_home(show: Output, admin: Admin, tenant: str, cluster: str) -> None:
 
 @tenants.command("delete")
 @click.argument("tenant")
+@destroys("delete the tenant {tenant}")
 @with_admin
 def delete_tenant(show: Output, admin: Admin, tenant: str) -> None:
     """Delete TENANT, which must have no namespaces.
@@ -535,6 +540,7 @@ def create_namespace(show: Output, admin: Admin, namespace: str) -> None:
 @click.option(
     "--force", is_flag=True, help="Delete all its topics, too, even if clients are connected."
 )
+@destroys("delete the namespace {namespace}, and with --force all its topics")
 @with_admin
 def delete_namespace(show: Output, admin: Admin, namespace: str, force: bool) -> None:
     """Delete NAMESPACE, which must have no topics unless --force.

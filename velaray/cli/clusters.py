@@ -7,6 +7,7 @@ from typing import Any, TextIO
 import click
 
 from velaray.cli.common import Command, Group, Output, with_admin
+from velaray.cli.confirmation import destroys
 from velaray.client.admin import Admin
 
 _COLUMNS = {
@@ -168,6 +169,7 @@ def _read(token: TextIO | None) -> str | None:
 
 @clusters.command("delete")
 @click.argument("cluster")
+@destroys("remove the cluster {cluster} with its URLs and its token")
 @with_admin
 def delete_cluster(show: Output, admin: Admin, cluster: str) -> None:
     """Remove CLUSTER, which no tenant or policy may name.

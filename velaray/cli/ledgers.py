@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from velaray.cli.common import Group, Output, with_admin
+from velaray.cli.confirmation import destroys
 from velaray.cli.history import time_text
 from velaray.client.admin import Admin
 
@@ -306,6 +307,7 @@ def retry(show: Output, admin: Admin, ids: tuple[str, ...], every: bool) -> None
 @dlq.command("forget")
 @_ids
 @_all
+@destroys("forget failed deletions, whose ledgers stay as orphans")
 @with_admin
 def forget(show: Output, admin: Admin, ids: tuple[str, ...], every: bool) -> None:
     """Remove dead letters IDS from the list; their ledgers stay as orphans.

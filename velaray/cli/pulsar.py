@@ -13,9 +13,9 @@ _COLUMNS = {
     "topic": "TOPIC",
     "cluster": "CLUSTER",
     "state": "STATE",
-    "backlog": "BACKLOG",
-    "inFlight": "IN FLIGHT",
-    "entries": "ENTRIES",
+    "backlog": "BACKLOG ENTRIES",
+    "inFlight": "ENTRIES IN FLIGHT",
+    "entries": "ENTRIES HERE",
     "caughtUp": "ALL HERE",
     "why": "REASON",
 }

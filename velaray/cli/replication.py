@@ -7,18 +7,19 @@ from typing import Any
 import click
 
 from velaray.cli.common import Group, Output, with_admin
+from velaray.cli.confirmation import destroys
 from velaray.client.admin import Admin
 
 _COLUMNS = {
     "topic": "TOPIC",
     "cluster": "CLUSTER",
     "state": "STATE",
-    "backlog": "BACKLOG",
+    "backlog": "BACKLOG ENTRIES",
     "backlog_bytes": "BYTES",
     "lag_s": "LAG S",
     "progress_lag_s": "PROGRESS LAG S",
-    "rate_in": "IN/S",
-    "rate_out": "OUT/S",
+    "rate_in": "MSG/S IN",
+    "rate_out": "MSG/S OUT",
     "reason": "REASON",
 }
 
@@ -51,6 +52,7 @@ def status(show: Output, admin: Admin, topic: str | None, namespace: str | None)
 @replication.command("give-up")
 @click.argument("cluster")
 @click.argument("topics", nargs=-1, required=True)
+@destroys("hide the incomplete transactions of {cluster} for ever")
 @with_admin
 def give_up(show: Output, admin: Admin, cluster: str, topics: tuple[str, ...]) -> None:
     """Hide the incomplete transactions of CLUSTER in TOPICS permanently.

@@ -23,6 +23,7 @@ from velaray.cli.common import (
     connection,
     with_admin,
 )
+from velaray.cli.confirmation import destroys
 from velaray.cli.history import PointInTimeType, time_text
 from velaray.client.admin import Admin, NotFound
 from velaray.schemas import SchemaInfo, SchemaType
@@ -176,6 +177,7 @@ def upload_schema(
 @schemas.command("delete")
 @_topic
 @click.option("--force", is_flag=True, help="Recorded with the deletion; has no other effect.")
+@destroys("delete all versions of the schema of {topic}")
 @with_admin
 def delete_schema(show: Output, admin: Admin, topic: str, force: bool) -> None:
     """Delete all versions of TOPIC's schema; messages can still be decoded.

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from velaray.cli.common import Group, Output, with_admin
+from velaray.cli.confirmation import destroys
 from velaray.cli.history import time_text
 from velaray.client.admin import Admin
 from velaray.events.ids import TransactionId
@@ -203,6 +204,7 @@ def _failures(one: Found) -> str:
 
 @transactions.command("abort")
 @click.argument("transaction", type=TransactionIdType())
+@destroys("abort a transaction with everything that it published")
 @with_admin
 def abort(show: Output, admin: Admin, transaction: TransactionId) -> None:
     """Abort TRANSACTION (coordinator:sequence) of any client.
