@@ -32,11 +32,14 @@ class Marks:
         self._consumers: dict[str, Consumer] = {}
         self._pool = ThreadPoolExecutor(AT_ONCE, "velaray-marks")
 
-    def begin(self, start: Start) -> dict[str, Progress]:
+    def begin(self, start: Start, *, create: bool = False) -> dict[str, Progress]:
         """Move the marks to the start of a new query, and return that start.
 
-        Raises `TopicNotFound`.
+        ``create``: create named topics that don't exist. Otherwise this raises `TopicNotFound`.
         """
+        if create:
+            for topic in self._origin.names:
+                self._client.get_topic_partitions(topic)
         names = self._origin.partitions(self._client)
         self.hold(names)
         start.check(names)

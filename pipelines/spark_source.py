@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 STREAM_OPTIONS = OPTIONS | {
     "subscription",
     "fail_on_data_loss",
+    "create_topics",
     "max_messages_per_trigger",
     "max_bytes_per_trigger",
 }
@@ -52,6 +53,7 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._start = Start.parse(known.text("starting_position") or "latest")
         self._subscription = known.text("subscription")
         self._fail = known.flag("fail_on_data_loss", True)
+        self._creates = known.flag("create_topics", False)
         self._limits = Limits(
             known.count("max_messages_per_trigger"), known.count("max_bytes_per_trigger")
         )
@@ -121,7 +123,7 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         name = self._subscription or f"spark-{token_hex(8)}"
         marks, _ = self._opened(name)
-        return Offset(name, marks.begin(self._start))
+        return Offset(name, marks.begin(self._start, create=self._creates))
 
     def _present(self, marks: Marks, losses: Losses, begun: Offset) -> dict[str, Progress]:
         """Return the query's progress in each current partition.

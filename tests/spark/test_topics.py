@@ -75,6 +75,15 @@ def test_sources_refuse_a_mistyped_topic(driver, cluster, client, topic, known):
     assert known() == before
 
 
+def test_a_new_query_creates_topics_on_demand(driver, client, topic, known):
+    query = driver(topic=topic + "-new", create_topics="true")
+    query.run()
+    assert topic + "-new" in known()
+    send(client, topic + "-new", "1")
+    query.run()
+    assert query.values == [b"1"]
+
+
 def test_a_deleted_topic_of_a_list_is_a_loss_and_not_recreated(
     driver, cluster, client, topic, known
 ):
