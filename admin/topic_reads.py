@@ -22,13 +22,12 @@ from velaray.admin.http import (
 )
 from velaray.admin.stats import message_id
 from velaray.broker.partition import messages as m
+from velaray.client.admin import topics as operations
 from velaray.client.admin.operations import (
     BYTES,
     TEXT,
     AnyObject,
     Operation,
-    Parameter,
-    Whole,
     reads,
 )
 from velaray.client.admin.subscriptions import MessageIdBody
@@ -37,8 +36,6 @@ from velaray.topology.rpc import RemoteError
 
 WHOLE_RANGE = "0x00000000_0xffffffff"
 """The range of the single bundle that every namespace has."""
-FROM = Parameter("initialPosition", str, "latest", "Count from the earliest or the latest entry.")
-POSITION = Parameter("messagePosition", Whole, 1, "Which entry, from 1.")
 
 
 async def get_entry(request: web.Request) -> web.Response:
@@ -52,10 +49,10 @@ async def get_entry(request: web.Request) -> web.Response:
 async def examine(request: web.Request) -> web.Response:
     """The n-th entry (``messagePosition``, from 1), counted from the earliest or the latest one."""
     target = await find_single(request, "examining messages")
-    start = given(request, FROM)
+    start = given(request, operations.FROM)
     if start not in ("earliest", "latest"):
         raise AdminError(412, f"initialPosition must be earliest or latest, not {start[:40]!r}")
-    number = given(request, POSITION)
+    number = given(request, operations.POSITION)
     if number < 1:
         raise AdminError(412, f"messagePosition counts from 1, it can't be {number}")
     wanted = m.NthEntry(number, latest=start == "latest")
@@ -132,9 +129,7 @@ ID_AT_TIME = reads(f"{TOPIC}/messageid/{{timestamp}}", MessageIdData)
 
 ROUTES: tuple[Route, ...] = (
     Route(READ_ENTRY, get_entry),
-    Route(
-        Operation("GET", f"{TOPIC}/examinemessage", (FROM, POSITION), None, _ENTRY, BYTES), examine
-    ),
+    Route(operations.EXAMINE, examine),
     Route(ID_AT_TIME, id_at_time),
     Route(
         Operation("PUT", f"{TOPIC}/backlogSize", body=MessageIdBody, answers={200: int}),

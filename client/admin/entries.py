@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from urllib.parse import unquote
 
 from velaray.client.admin.transports import Answer
 from velaray.client.message_id import MessageId
@@ -14,13 +15,16 @@ from velaray.events.ids import MessageId as StoredId
 
 @dataclass(frozen=True, slots=True)
 class PeekedEntry:
-    """An unacknowledged entry. Its payload is a batch if ``messages_in_batch`` isn't None."""
+    """A stored entry. Its payload is a batch if ``messages_in_batch`` isn't None. Its key is "" if
+    it is a batch or has none."""
 
     message_id: MessageId
     payload: bytes
     publish_time: int
     properties: Mapping[str, str]
     messages_in_batch: int | None
+    key: str = ""
+    encrypted: bool = False
 
 
 def entry_of(answer: Answer) -> PeekedEntry:
@@ -33,6 +37,8 @@ def entry_of(answer: Answer) -> PeekedEntry:
         _milliseconds(headers["x-pulsar-publish-time"]),
         json.loads(headers.get("x-pulsar-property", "{}")),
         None if batch is None else int(batch),
+        unquote(headers.get("x-pulsar-partition-key", "")),
+        headers.get("x-pulsar-is-encrypted") == "true",
     )
 
 

@@ -9,12 +9,15 @@ from typing_extensions import TypedDict
 
 from velaray.client.admin.calls import call
 from velaray.client.admin.connection import ModeT, Resource
-from velaray.client.admin.errors import Conflict
+from velaray.client.admin.entries import PeekedEntry, entry_of
+from velaray.client.admin.errors import Conflict, NotFound
 from velaray.client.admin.operations import (
+    BYTES,
     FORCE,
     V2,
     Operation,
     Parameter,
+    Query,
     Texts,
     Whole,
     flag,
@@ -96,6 +99,9 @@ NO_PUBLISHERS = flag("excludePublishers", "Leave the publishers out.")
 NO_CONSUMERS = flag("excludeConsumers", "Leave the consumers out.")
 PER_PARTITION = Parameter("perPartition", bool, True, "Add the statistics of each partition.")
 
+FROM = Parameter("initialPosition", str, "latest", "Count from the earliest or the latest entry.")
+POSITION = Parameter("messagePosition", Whole, 1, "Which entry, from 1.")
+
 LIST = reads(TOPICS, list[str])
 CREATE = Operation("PUT", TOPIC, body=Texts)
 CREATE_PARTITIONED = Operation("PUT", _PARTITIONS, body=int | PartitionedTopic)
@@ -111,6 +117,9 @@ PARTITIONED_STATS = reads(
 INTERNAL_STATS = reads(f"{TOPIC}/internalStats", InternalStats)
 PARTITIONED_INTERNAL_STATS = reads(f"{TOPIC}/partitioned-internalStats", PartitionedInternalStats)
 LAST_MESSAGE_ID = reads(f"{TOPIC}/lastMessageId", MessageIdData)
+EXAMINE = Operation(
+    "GET", f"{TOPIC}/examinemessage", (FROM, POSITION), answers={200: bytes}, content=BYTES
+)
 TERMINATE = Operation(
     "POST", f"{TOPIC}/terminate", answers={200: MessageIdData | dict[str, MessageIdData]}
 )
@@ -192,6 +201,20 @@ class Topics(Resource[ModeT]):
         partitioned = await self._partitions(topic) > 0
         operation = PARTITIONED_INTERNAL_STATS if partitioned else INTERNAL_STATS
         return dict(await self._ask(operation, of_topic(topic)))
+
+    @call
+    async def examine(
+        self, topic: str, number: int = 1, *, earliest: bool = False
+    ) -> PeekedEntry | None:
+        """Return the ``number``-th entry (from 1) of a plain topic or partition, counted back from
+        the newest one, or forward from the oldest one. None if there are no entries; the last one
+        in that direction if there are fewer."""
+        query: Query = {FROM: "earliest" if earliest else "latest", POSITION: number}
+        try:
+            return entry_of(await self._exchange(EXAMINE, of_topic(topic), query))
+        except NotFound:
+            await self._partitions(topic)  # raises if there is no such topic
+            return None
 
     @call
     async def last_message_id(self, topic: str) -> MessageId:

@@ -15,7 +15,6 @@ from velaray.cli.audit import audit
 from velaray.cli.backup import backup
 from velaray.cli.clusters import clusters
 from velaray.cli.common import Commands, Output, with_admin, with_output
-from velaray.cli.compaction import topics
 from velaray.cli.contexts import context
 from velaray.cli.history import messages, subscriptions, why
 from velaray.cli.hosts import hosts
@@ -23,6 +22,7 @@ from velaray.cli.journal import journal
 from velaray.cli.ledgers import ledgers
 from velaray.cli.messages import consume, produce
 from velaray.cli.migrations import tenants
+from velaray.cli.peeking import topics
 from velaray.cli.permissions import permissions
 from velaray.cli.pipelines import pipelines
 from velaray.cli.policies import policies
@@ -32,6 +32,7 @@ from velaray.cli.schemas import schemas
 from velaray.cli.settings import CONFIG, SettingsCommand, config, resolved
 from velaray.cli.store import store
 from velaray.cli.tokens import tokens
+from velaray.cli.top import top
 from velaray.cli.transactions import transactions
 from velaray.client.admin import Admin
 
@@ -197,6 +198,7 @@ for _command in (
     subscriptions,
     tenants,
     tokens,
+    top,
     topics,
     messages,
     transactions,

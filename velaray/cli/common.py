@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import sys
@@ -98,19 +99,12 @@ class Output:
         if self.as_json:
             self.value([{field: row[field] for field in columns} for row in rows])
             return
-        lines = [[_shown(row[field]) for field in columns] for row in rows]
-        right = [bool(rows) and all(isinstance(row[name], int) for row in rows) for name in columns]
         console = Console(file=sys.stdout)
-        if not console.is_terminal:
-            whole = [[cell.replace("\n", "\\n") for cell in line] for line in lines]
-            _print_plain([list(columns.values()), *whole], right)
+        if console.is_terminal:
+            console.print(table_of(columns, rows))
             return
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for title, numbers in zip(columns.values(), right, strict=True):
-            table.add_column(title, justify="right" if numbers else "left", overflow="fold")
-        for line in lines:
-            table.add_row(*map(Text, line))
-        console.print(table)
+        lines = [[_shown(row[field]).replace("\n", "\\n") for field in columns] for row in rows]
+        _print_plain([list(columns.values()), *lines], _are_numbers(columns, rows))
 
     def value(self, value: Any) -> None:
         """Print ``value`` as JSON in every output format: it has no table form."""
@@ -119,6 +113,30 @@ class Output:
     def done(self, said: str, **facts: Any) -> None:
         """Report an action: ``said`` in a table's place, ``facts`` as JSON."""
         click.echo(json.dumps(facts, ensure_ascii=False) if self.as_json else said)
+
+
+def table_of(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The table for a terminal; ``columns`` maps fields to titles."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title, numbers in zip(columns.values(), _are_numbers(columns, rows), strict=True):
+        table.add_column(title, justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_shown(row[field])) for field in columns))
+    return table
+
+
+def _are_numbers(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> list[bool]:
+    """Whether each column has numbers only."""
+    return [bool(rows) and all(isinstance(row[name], int) for row in rows) for name in columns]
+
+
+def as_text_or_base64(data: bytes) -> dict[str, str]:
+    """The content of a message as a field of a JSON object: ``data``, or ``dataBase64`` if it is no
+    text."""
+    try:
+        return {"data": data.decode()}
+    except UnicodeDecodeError:
+        return {"dataBase64": base64.b64encode(data).decode()}
 
 
 def _print_plain(lines: list[list[str]], right: list[bool]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import sys
 from collections import deque
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from velaray.cli.common import Output, with_service, with_service_and_timeout
+from velaray.cli.common import Output, as_text_or_base64, with_service, with_service_and_timeout
 from velaray.client.enums import ConsumerType, InitialPosition
 from velaray.client.exceptions import Timeout
 
@@ -90,6 +89,7 @@ def _lines() -> Iterator[bytes]:
     show_default=True,
     help="Where a new subscription starts.",
 )
+@click.option("--create", is_flag=True, help="Create TOPIC if it doesn't exist.")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
@@ -104,17 +104,18 @@ def consume(
     count: int,
     kind: str,
     start: str,
+    create: bool,
     timeout: float | None,
 ) -> None:
     """Print messages of TOPIC, one a line, and acknowledge each after it is printed.
 
-    TOPIC must exist: a subscription to a mistyped name would wait for ever.
+    TOPIC must exist, or --create is given: a subscription to a mistyped name would wait for ever.
 
     \b
     Example:
       velaray consume orders -s billing -n 10 --start earliest
     """
-    client.get_topic_partitions(topic, create=False)
+    client.get_topic_partitions(topic, create=create)
     consumer = client.subscribe(
         topic,
         subscription,
@@ -150,11 +151,8 @@ def _json_line(message: Message[Any]) -> str:
         "properties": message.properties(),
         "publishTime": message.publish_timestamp(),
         "redeliveryCount": message.redelivery_count(),
+        **as_text_or_base64(message.data()),
     }
-    try:
-        facts["data"] = message.data().decode()
-    except UnicodeDecodeError:
-        facts["dataBase64"] = base64.b64encode(message.data()).decode()
     return json.dumps(facts, ensure_ascii=False)
 
 
