@@ -241,10 +241,12 @@ class Connection:
             problem = f"connection to {self.address} lost: {error or 'closed by it'}"
             if self._by_tls and not self._connected.done():
                 problem += "; it may want a certificate of this client, or another one"
+            elif not self._connected.done():
+                problem += "; is it a port for TLS? Its URL begins with pulsar+ssl://"
         else:
             problem = (
                 f"{self.address} doesn't speak Pulsar's protocol: use the service port "
-                "(`velaray start --service-port`, by default 6650)"
+                "(`velaray start --service-port`, by default 6650); a port for TLS wants pulsar+ssl://"
             )
         self._lose(NotConnected(problem))
         if not self._closed.done():

@@ -88,7 +88,7 @@ class ConnectionPool:
             if isinstance(error, ssl.SSLError | TlsFilesError):
                 raise ConnectError(f"no TLS connection to {address}: {error}") from error
             if self._tls is not None and isinstance(error, ConnectionResetError):
-                problem = "the handshake was cut off: is it a port for TLS?"
+                problem = "is it the plain port? Its URL begins with pulsar://"
                 raise ConnectError(f"no TLS connection to {address}: {problem}") from error
             raise ConnectError(
                 f"no connection to {address} ({error}): is velaray running there? Start it with "

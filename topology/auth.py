@@ -80,7 +80,9 @@ def authenticate(settings: AuthSettings | None, credentials: Credentials) -> Ide
     if not token and settings.anonymous_role:
         return Identity(settings.anonymous_role, method=Method.ANONYMOUS)
     if not token:
-        raise AuthenticationFailed("this cluster requires a token: none was given")
+        raise AuthenticationFailed(
+            "this cluster requires a token: give --token to commands, authentication to clients"
+        )
     return _of_token(settings, token)
 
 
@@ -91,6 +93,10 @@ def _of_token(settings: AuthSettings, token: str) -> Identity:
         return _of_provider(settings.oidc, token)
     try:
         claims = verified_claims(settings, token)
+    except jwt.ExpiredSignatureError as error:
+        raise AuthenticationFailed(
+            f"invalid token: {error}; make a new one with `velaray tokens create`"
+        ) from error
     except jwt.InvalidTokenError as error:
         raise AuthenticationFailed(f"invalid token: {error}") from error
     return _identity(claims, "sub", Method.TOKEN)

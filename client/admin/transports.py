@@ -172,8 +172,11 @@ async def _change_once(request: Any, handler: Callable[[Any], Awaitable[Any]]) -
 
 def _unavailable(url: str, error: BaseException) -> Unavailable:
     where = urlsplit(url)
-    return Unavailable(
-        0,
-        f"no answer from {where.scheme}://{where.netloc} ({error or type(error).__name__}): is "
-        "velaray running there? Start it with `velaray start`",
-    )
+    if where.scheme == "https" and "WRONG_VERSION_NUMBER" in str(error):
+        remedy = "is it the plain port? Its URL begins with http://"
+    elif where.scheme == "http" and not isinstance(error, OSError):
+        remedy = "is it the admin port? The URL of a port for TLS begins with https://"
+    else:
+        remedy = "is velaray running there? Start it with `velaray start`"
+    text = f"no answer from {where.scheme}://{where.netloc} ({error or type(error).__name__})"
+    return Unavailable(0, f"{text}: {remedy}")

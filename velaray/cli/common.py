@@ -24,7 +24,7 @@ from velaray.cli import context_file
 from velaray.client.admin import DEFAULT_URL, Admin
 from velaray.client.admin.transports import Answer, BlockingTransport, Sending
 from velaray.client.auth import Authentication, AuthenticationTLS, AuthenticationToken
-from velaray.client.exceptions import VelarayError
+from velaray.client.exceptions import ConsumerBusy, VelarayError
 from velaray.client.tls import Security, TlsOptions
 from velaray.events.ids import InvalidNameError
 from velaray.journal.errors import JournalError
@@ -84,6 +84,9 @@ class Commands(Group):
             raise click.UsageError(str(error)) from error
         except BrokenPipeError:
             raise  # click exits without a message then
+        except ConsumerBusy as error:
+            remedy = "close it, or give all consumers --type shared or failover"
+            raise click.ClickException(f"{error}: {remedy}") from error
         except (VelarayError, JournalError, OSError) as error:
             raise click.ClickException(str(error)) from error
 
