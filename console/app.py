@@ -11,6 +11,7 @@ from velaray.admin.api import admin_app
 from velaray.admin.http import ACTOR_SYSTEM, MAX_BODY
 from velaray.console import (
     attention,
+    audit,
     cluster,
     dead_letters,
     login,
@@ -41,6 +42,7 @@ _PAGES = (
     transactions,
     cluster,
     moments,
+    audit,
     login,
 )
 _API = web.AppKey("api", web.Application)

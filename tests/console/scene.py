@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from tests.support.local_cluster import LocalCluster
@@ -14,6 +15,7 @@ from velaray import Client, ConsumerType
 from velaray.client.admin import Admin
 from velaray.client.schema import AvroSchema, Record, String
 from velaray.client.schema.record import Integer
+from velaray.topology.config import AuditSettings
 
 ORDERS = "persistent://public/default/orders"
 
@@ -28,7 +30,8 @@ class Order(Record):
 @contextmanager
 def scene(data: Path) -> Iterator[LocalCluster]:
     """Topics with and without problems, clients that stay connected, an open transaction."""
-    with LocalCluster(data, undelete_s=3600) as cluster, Client(cluster.service_url) as client:
+    settings: dict[str, Any] = {"undelete_s": 3600, "audit": AuditSettings()}
+    with LocalCluster(data, **settings) as cluster, Client(cluster.service_url) as client:
         admin = Admin(cluster.admin_url)
         admin.topics.create("orders")
         admin.topics.create("clicks", partitions=4)
@@ -90,6 +93,7 @@ def pages(cluster: LocalCluster) -> dict[str, str]:
         "pipelines": "/console/pipelines",
         "clusters": "/console/clusters",
         "hosts": "/console/hosts",
+        "audit": "/console/audit",
         "settings": "/console/settings",
         "problem": "/console/topic?topic=nowhere",
     }

@@ -210,3 +210,20 @@ def test_pages_stay_while_actors_are_killed(tab: Tab, cluster: LocalCluster) -> 
         tab.page.wait_for_selector("text=Not known now", state="detached")
     with Client(cluster.service_url) as client:
         client.create_producer("clicks").send(b"still here")
+
+
+def test_changes_are_filtered(tab: Tab, cluster: LocalCluster) -> None:
+    Admin(cluster.admin_url).topics.create("seen-in-the-audit", properties={"a": "b"})
+    tab.open("/")
+    page = tab.page
+    with page.expect_navigation():
+        page.get_by_role("link", name="Audit", exact=True).click()
+    page.fill('[name="target"]', "seen-in-the-audit")
+    page.fill('[name="operation"]', "PUT")
+    with page.expect_navigation():
+        page.get_by_role("button", name="Search").click()
+    rows = page.locator("tbody tr")
+    assert rows.count() == 1
+    assert "done" in rows.first.inner_text()
+    rows.first.locator("summary").click()
+    assert page.locator("tbody details pre").is_visible()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from html import unescape
 
 import pytest
 
@@ -13,9 +14,11 @@ from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from velaray import Client
 from velaray.client.admin import Admin
+from velaray.console import audit as console_audit
 from velaray.console.schemas import difference
 from velaray.console.transactions import id_of
 from velaray.console.visit import FormError
+from velaray.topology.config import AuditSettings
 from velaray.topology.host_control import HostStatus
 
 HOST = HostStatus("host/0", 17, "n", ("catalog",), 5 << 20, 1.25, 2.5, "0.2.0", drained=True)
@@ -28,7 +31,7 @@ TWO = (
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("data")) as cluster:
+    with LocalCluster(tmp_path_factory.mktemp("data"), audit=AuditSettings()) as cluster:
         yield cluster
 
 
@@ -179,3 +182,32 @@ def test_the_difference_of_equal_versions_says_so() -> None:
     versions = [{"version": 0, "data": "{}"}, {"version": 1, "data": "{ }"}]
     assert difference(versions, 0, 1) == "The versions are equal."
     assert difference(versions, 0, 5) == ""
+
+
+def test_changes_are_shown_and_filtered(cluster: LocalCluster, visitor: Visitor) -> None:
+    for name in ("audited-1", "audited-2"):
+        visitor.post("/console/topics/create", {"topic": name})
+    shown = visitor.get("/console/audit").text
+    assert "public/default/audited-1" in shown
+    assert "velaray-console" in shown
+    found = visitor.get("/console/audit?target=audited-2&operation=put").text
+    assert "audited-2" in found
+    assert "audited-1" not in found
+    assert "No such change" in visitor.get("/console/audit?role=nobody").text
+    assert "No such change" in visitor.get("/console/audit?since=2999-01-01T00:00").text
+    wrong = visitor.get("/console/audit?since=soon")
+    assert (wrong.status, "must be a date and time" in wrong.text) == (400, True)
+
+
+def test_older_changes_are_on_the_next_page(
+    visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console_audit, "ROWS", 1)
+    for name in ("paged-1", "paged-2"):
+        visitor.post("/console/topics/create", {"topic": name})
+    first = visitor.get("/console/audit?target=paged")
+    assert "paged-2" in first.text
+    assert "paged-1" not in first.text
+    older = re.search(r'href="([^"]*)">Older changes', first.html)
+    assert older is not None
+    assert "paged-1" in visitor.get(unescape(older[1])).text
