@@ -118,7 +118,7 @@ class EntryReader:
         """Return the messages; None for a chunk of an incomplete message or an unreadable entry.
 
         An unreadable entry is logged and left unacknowledged. Of an entry that can't be decrypted
-        the encrypted payload returns as one message, and ``info.sealed`` is true.
+        the encrypted payload returns as one message, and ``info.sealed`` is the reason.
         """
         try:
             metadata, start = open_entry(entry)
@@ -146,7 +146,7 @@ class EntryReader:
         where = f"{delivery.ledger_id}:{delivery.entry_id}"
         logger.error("%s: entry %s can't be decrypted: %s", self._topic, where, error)
         info = self._info(delivery, metadata)
-        info.sealed = True
+        info.sealed = str(error)
         return self._alone(info, BatchLayout.whole(payload))
 
     def _open(self, delivery: Delivery, metadata: MessageMetadata, data: bytes, at: int) -> Opened:

@@ -43,8 +43,8 @@ class EntryInfo:
     """The decoder of the messages' values; None: values are the payloads."""
     pairs: bool = False
     """Whether values are pairs whose first item is the message's key."""
-    sealed: bool = False
-    """Whether the entry couldn't be decrypted: its one message is the encrypted payload."""
+    sealed: str = ""
+    """Why the entry couldn't be decrypted: its one message is the encrypted payload. "" if not."""
 
     @property
     def where(self) -> tuple[int, int]:
@@ -165,7 +165,7 @@ class Message(Generic[T]):
         """How it was encrypted; None if it was sent without encryption."""
         if not self.info.metadata.encryption_keys:
             return None
-        return EncryptionContext(self.info.metadata, self.info.sealed)
+        return EncryptionContext(self.info.metadata, bool(self.info.sealed))
 
     @property
     def metadata(self) -> MessageMetadata | SingleMessageMetadata:

@@ -13,6 +13,7 @@ from velaray.journal.store import LedgerStore
 from velaray.offline.stored_messages import read_portions
 from velaray.offline.stored_schemas import StoredDecoders
 from velaray.offline.stored_topics import Portion, StoredLog, open_data, partitions_of
+from velaray.pipelines.private_keys import check_decrypted, key_reader
 from velaray.pipelines.rows import record_batch
 from velaray.pipelines.spark_positions import Place, Start
 
@@ -46,15 +47,21 @@ class LedgerPart:
         return sum(portion.stop - portion.start for portion in self.portions)
 
     def read(
-        self, columns: Sequence[str], typed: TypedValue | None = None
+        self,
+        columns: Sequence[str],
+        typed: TypedValue | None = None,
+        private_key_file: str | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the messages as rows.
 
-        Raises as `velaray.offline.stored_messages.read_portions`, and `UndecodableMessage` for a
-        message that doesn't have the type of ``typed``.
+        Raises as `velaray.offline.stored_messages.read_portions`, `UndecodableMessage` for a
+        message that doesn't have the type of ``typed``, and `CryptoError` for one that the key
+        doesn't decrypt.
         """
+        keys = key_reader(private_key_file)
         decoders = None if typed is None else StoredDecoders(self.data_dir, self.topic, typed)
-        for segments in read_portions(self.data_dir, self.portions, self.until, BATCH_BYTES):
+        for segments in read_portions(self.data_dir, self.portions, self.until, BATCH_BYTES, keys):
+            check_decrypted(segments)
             if decoders is not None:
                 decoders.set(segments)
             yield record_batch(segments, columns, typed)

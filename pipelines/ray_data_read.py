@@ -46,6 +46,7 @@ def read_topic(
     value_schema: str = "bytes",
     on_undecodable: str = "fail",
     parallelism: int | None = None,
+    private_key_file: str | None = None,
 ) -> ray.data.Dataset:
     """Read the messages of one topic or several as a dataset of Arrow blocks.
 
@@ -53,9 +54,10 @@ def read_topic(
     node must have access to that directory then. The range is fixed by this call. Messages of open
     transactions, and all messages behind the first of these, are excluded. Columns, positions,
     ``value_schema`` (``"typed"``: column ``value`` has the type of the topic's schema) and
-    ``on_undecodable`` are those of Spark's batch source. There is a read task for each 64 MiB, and
-    at most ``parallelism`` tasks if that is given. Files are divided into ``parallelism`` tasks if
-    they are large enough.
+    ``on_undecodable`` are those of Spark's batch source. ``private_key_file``: a path, on every
+    node, of the RSA key (PEM) that decrypts encrypted messages. There is a read task for each 64
+    MiB, and at most ``parallelism`` tasks if that is given. Files are divided into ``parallelism``
+    tasks if they are large enough.
 
     Raises `InvalidConfiguration`, `TopicNotFound`, and the service's errors.
     """
@@ -82,7 +84,8 @@ def read_topic(
     else:
         raise InvalidConfiguration("read_topic needs either service_url or data_dir")
     found: ray.data.Dataset = ray.data.read_datasource(
-        TopicDatasource(parts, wanted, typed), override_num_blocks=parallelism or max(len(parts), 1)
+        TopicDatasource(parts, wanted, typed, private_key_file),
+        override_num_blocks=parallelism or max(len(parts), 1),
     )
     return found
 
@@ -105,13 +108,18 @@ class TopicDatasource(Datasource):
     """The datasource of `read_topic`."""
 
     def __init__(
-        self, parts: Sequence[Part], columns: Sequence[str], typed: TypedValue | None = None
+        self,
+        parts: Sequence[Part],
+        columns: Sequence[str],
+        typed: TypedValue | None = None,
+        private_key_file: str | None = None,
     ) -> None:
         """Each of ``parts`` is one task; a task reads several if Ray requests fewer tasks."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._parts = parts
         self._columns = columns
         self._typed = typed
+        self._private_key_file = private_key_file
 
     def estimate_inmemory_data_size(self) -> int | None:
         """Bytes of the ledgers; None for the service, which doesn't report them."""
@@ -130,7 +138,7 @@ class TopicDatasource(Datasource):
         unknown = BlockMetadata(num_rows=None, size_bytes=None, exec_stats=None, input_files=None)
         return [
             ReadTask(
-                partial(_read, group, self._columns, self._typed),
+                partial(_read, group, self._columns, self._typed, self._private_key_file),
                 unknown,
                 per_task_row_limit=per_task_row_limit,
             )
@@ -139,11 +147,14 @@ class TopicDatasource(Datasource):
 
 
 def _read(
-    parts: Sequence[Part], columns: Sequence[str], typed: TypedValue | None
+    parts: Sequence[Part],
+    columns: Sequence[str],
+    typed: TypedValue | None,
+    private_key_file: str | None,
 ) -> Iterator[pa.Table]:
     empty = True
     for part in parts:
-        for batch in part.read(columns, typed):
+        for batch in part.read(columns, typed, private_key_file):
             empty = False
             yield pa.Table.from_batches([batch])
     if empty:

@@ -7,10 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from velaray import Client, MessageId, Reader
+from velaray import Client, ConsumerCryptoFailureAction, MessageId, Reader
 from velaray.client.exceptions import Timeout
 from velaray.client.read_bounds import SpanLimits
 from velaray.pipelines.ledgers import BATCH_BYTES, PART_BYTES
+from velaray.pipelines.private_keys import check_decrypted, key_reader
 from velaray.pipelines.rows import record_batch
 from velaray.pipelines.spark_client import Service, link_to
 from velaray.pipelines.spark_offsets import Progress
@@ -49,12 +50,16 @@ class ServicePart:
     chunks: Place | None = None
 
     def read(
-        self, columns: Sequence[str], typed: TypedValue | None = None
+        self,
+        columns: Sequence[str],
+        typed: TypedValue | None = None,
+        private_key_file: str | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the messages that consumers get, in order, as rows.
 
-        Raises `Timeout` if the service doesn't deliver existing messages, and `UndecodableMessage`
-        for a message that doesn't have the type of ``typed``.
+        Raises `Timeout` if the service doesn't deliver existing messages, `UndecodableMessage` for
+        a message that doesn't have the type of ``typed``, and `CryptoError` for one that the key
+        doesn't decrypt.
         """
         begin = (self.chunks or self.start).message_id(number_of(self.partition))
         with (
@@ -65,11 +70,14 @@ class ServicePart:
                 receiver_queue_size=QUEUE,
                 max_pending_chunked_message=0,
                 schema=typed,
+                crypto_key_reader=key_reader(private_key_file),
+                crypto_failure_action=ConsumerCryptoFailureAction.CONSUME,
             ) as reader,
         ):
             over = False
             while not over and (found := _next(reader)):
                 segments, over = self._within(found)
+                check_decrypted(segments)
                 for part in _in_parts(segments):
                     yield record_batch(part, columns, typed)
 

@@ -48,6 +48,7 @@ class BatchSource(DataSourceReader):
         self._columns = columns_named(known.text("columns"))
         self._topics, pattern = topics_named(known)
         self._data_dir = known.text("data_dir")
+        self._private_key_file = known.text("private_key_file")
         if self._data_dir is None:
             self._origin = Origin.of(known)
             return
@@ -73,7 +74,7 @@ class BatchSource(DataSourceReader):
         """Yield the rows of one task; runs in an executor."""
         # Spark plans a task without a partition if there is nothing to read.
         return (
-            partition.part.read(self._columns, self._typed)
+            partition.part.read(self._columns, self._typed, self._private_key_file)
             if isinstance(partition, PartitionToRead)
             else iter(())
         )

@@ -30,6 +30,7 @@ OPTIONS = CONNECTION | {
     "starting_position",
     "value_schema",
     "on_undecodable",
+    "private_key_file",
 }
 
 
@@ -67,13 +68,15 @@ class Origin:
     names: tuple[str, ...]
     pattern: str | None
     columns: tuple[str, ...]
+    private_key_file: str | None = None
 
     @staticmethod
     def of(options: Options) -> Origin:
         """Read and validate the options. Raises `InvalidConfiguration`."""
         names, pattern = topics_named(options)
         columns = columns_named(options.text("columns"))
-        return Origin(Service.of(options), names, pattern, columns)
+        key_file = options.text("private_key_file")
+        return Origin(Service.of(options), names, pattern, columns, key_file)
 
     def topics(self, client: Client) -> list[str]:
         """The current topics."""
@@ -109,4 +112,4 @@ class Origin:
         Raises as `ServicePart.read`.
         """
         part = ServicePart(self.service, span.partition, span.start, span.end, span.chunks)
-        return part.read(self.columns, typed)
+        return part.read(self.columns, typed, self.private_key_file)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
 from velaray.client.blocks import Block, Segment
+from velaray.client.encryption_keys import EncryptionKeyReader
 from velaray.client.entries import EntryReader, Opened
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import EntryAppended
@@ -31,18 +32,25 @@ Step = tuple[int, memoryview, memoryview]
 
 
 def read_portions(
-    data_dir: str, portions: Sequence[Portion], until: Position, size: int
+    data_dir: str,
+    portions: Sequence[Portion],
+    until: Position,
+    size: int,
+    key_reader: EncryptionKeyReader | None = None,
 ) -> Iterator[list[Segment]]:
     """The messages of neighbouring portions, in order, about ``size`` bytes at a time.
 
     A chunked message belongs to the portion of its first chunk. The other chunks are searched for
-    behind the last portion, up to the position ``until``. Raises `ReadError` if a ledger was
-    trimmed meanwhile, `CorruptJournal`, and `InvalidConfiguration` if the directory doesn't exist.
+    behind the last portion, up to the position ``until``. Of an entry that ``key_reader`` doesn't
+    decrypt the encrypted payload is one message, and its ``info.sealed`` isn't empty.
+
+    Raises `ReadError` if a ledger was trimmed meanwhile, `CorruptJournal`, and
+    `InvalidConfiguration` if the directory doesn't exist.
     """
     store = open_data(data_dir)
     with asyncio.Runner() as runner:
         try:
-            source = _Source(store, portions, until)
+            source = _Source(store, portions, until, key_reader)
             while found := runner.run(source.next(size)):
                 yield found
         finally:
@@ -50,11 +58,17 @@ def read_portions(
 
 
 class _Source:
-    def __init__(self, store: LedgerStore, portions: Sequence[Portion], until: Position) -> None:
+    def __init__(
+        self,
+        store: LedgerStore,
+        portions: Sequence[Portion],
+        until: Position,
+        key_reader: EncryptionKeyReader | None,
+    ) -> None:
         self._store = store
         self._key = key = ActorKey.parse(portions[0].journal)
         name = key.topic_name
-        self._reader = EntryReader(str(name), name.partition, 0)
+        self._reader = EntryReader(str(name), name.partition, 0, key_reader)
         self._until = until
         self._steps = self._walk(portions)
         self._begun: set[str] = set()  # messages with missing chunks
