@@ -81,6 +81,7 @@ from velaray.actors.catalog.state import (
     exists,
     find_topic,
     namespaces,
+    size_of,
     topic_count,
 )
 from velaray.actors.machine import Decision, Reason, Refusal, refuse, require
@@ -309,8 +310,10 @@ class CatalogMachine:
                 del state.tenants[tenant]
             case NamespaceCreated(tenant=tenant, namespace=namespace):
                 state.namespaces[tenant, namespace] = {}
+                state.sizes[tenant, namespace] = 0
             case NamespaceDeleted(tenant=tenant, namespace=namespace):
                 del state.namespaces[tenant, namespace]
+                del state.sizes[tenant, namespace]
                 state.policies.pop(Scope(tenant, namespace), None)
             case PolicySet(name=name):
                 state.policies.setdefault(_scope(event), {})[name] = event.value
@@ -329,7 +332,7 @@ class CatalogMachine:
                 _put(state, replace(_at(state, event.topic), properties=dict(event.properties)))
             case TopicDeleted():
                 topic = _at(state, event.topic)
-                del state.namespaces[topic.name.tenant, topic.name.namespace][str(topic.name)]
+                _remove(state, topic)
                 evolve_deleted(state, event, topic)
             case TopicRestored():
                 _put(state, evolve_restored(state, event))
@@ -370,6 +373,8 @@ class CatalogMachine:
         require(len(set(numbers)) == len(numbers), "no two topics share an incarnation")
         fresh = all(0 < number < state.next_incarnation for number in numbers)
         require(fresh, "the next incarnation is above all that were used")
+        sizes = {key: size_of(inside.values()) for key, inside in state.namespaces.items()}
+        require(state.sizes == sizes, "the topics of namespaces are counted")
         for scope, values in state.policies.items():
             require(exists(state, scope), "a policy belongs to an existing scope", str(scope))
             require(bool(values), "no scope is kept without a policy", str(scope))
@@ -796,7 +801,16 @@ def _with_partitions(topic: Topic, partitions: int) -> Topic:
 
 def _put(state: Catalog, topic: Topic) -> None:
     name = topic.name
-    state.namespaces[name.tenant, name.namespace][str(name)] = topic
+    inside, key = state.namespaces[name.tenant, name.namespace], (name.tenant, name.namespace)
+    former = inside.get(str(name))
+    state.sizes[key] += size_of([topic]) - (size_of([former]) if former else 0)
+    inside[str(name)] = topic
+
+
+def _remove(state: Catalog, topic: Topic) -> None:
+    key = topic.name.tenant, topic.name.namespace
+    del state.namespaces[key][str(topic.name)]
+    state.sizes[key] -= size_of([topic])
 
 
 def _at(state: Catalog, text: str) -> Topic:

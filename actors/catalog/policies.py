@@ -266,7 +266,7 @@ _ROWS = (
         "maxTopicsPerNamespace",
         Whole(),
         _WIDE,
-        0,
+        100_000,
         "Topics of a namespace; 0: any number.",
         "actors.catalog.machine:CatalogMachine",
     ),

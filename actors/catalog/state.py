@@ -7,7 +7,7 @@ None of them reads a clock or another actor.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -138,7 +138,8 @@ class Catalog:
     """The catalog's state. ``namespaces`` is keyed by (tenant, namespace), topics by full name,
     deleted topics by incarnation. ``own`` is this cluster's name ("": not known yet), ``homes`` has
     the home clusters of tenants with another home, ``migrations`` the newest migration of each
-    tenant to another cluster, ``arrivals`` the newest one to this cluster."""
+    tenant to another cluster, ``arrivals`` the newest one to this cluster. ``sizes`` are the
+    numbers of topics of namespaces; each partition counts as one."""
 
     clusters: dict[str, Cluster] = field(default_factory=dict)
     tenants: dict[str, Tenant] = field(default_factory=dict)
@@ -151,6 +152,7 @@ class Catalog:
     migrations: dict[str, Migration] = field(default_factory=dict)
     next_migration: int = 1
     incoming: dict[str, IncomingMigration] = field(default_factory=dict)
+    sizes: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
 def tenants(state: Catalog) -> tuple[str, ...]:
@@ -171,8 +173,12 @@ def topics(state: Catalog, tenant: str, namespace: str) -> tuple[Topic, ...]:
 
 def topic_count(state: Catalog, tenant: str, namespace: str) -> int:
     """The number of topics in a namespace; each partition counts as one."""
-    found = state.namespaces.get((tenant, namespace), {})
-    return sum(max(topic.partitions, 1) for topic in found.values())
+    return state.sizes.get((tenant, namespace), 0)
+
+
+def size_of(topics: Iterable[Topic]) -> int:
+    """The number of these topics; each partition counts as one."""
+    return sum(max(topic.partitions, 1) for topic in topics)
 
 
 def find_topic(state: Catalog, name: TopicName) -> Topic | None:
@@ -349,7 +355,9 @@ def restore(segments: Mapping[str, bytes]) -> Catalog:
         if not segment.startswith("namespace "):
             continue
         tenant, namespace, rows, policies = msgpack.unpackb(body)
-        state.namespaces[tenant, namespace] = {row[0]: _topic_of(row) for row in rows}
+        found = {row[0]: _topic_of(row) for row in rows}
+        state.namespaces[tenant, namespace] = found
+        state.sizes[tenant, namespace] = size_of(found.values())
         for topic, values in policies:
             state.policies[Scope(tenant, namespace, topic)] = dict(values)
     return state

@@ -34,7 +34,7 @@ from velaray.actors.catalog.machine import (
 from velaray.actors.catalog.migration_state import Phase
 from velaray.actors.catalog.migration_target import EndIncomingMigration, ExpectTenant
 from velaray.actors.catalog.migrations import AdvanceMigration, BeginMigration, RollBackMigration
-from velaray.actors.catalog.policies import InvalidPolicyError, Level
+from velaray.actors.catalog.policies import POLICIES, InvalidPolicyError, Level
 from velaray.actors.catalog.state import (
     CLUSTER,
     Catalog,
@@ -306,6 +306,25 @@ def test_a_namespaces_limit_counts_partitions() -> None:
         .when(EnsureTopic(TopicName.parse("y")))
         .then_refused(Reason.NOT_ALLOWED, "maxTopicsPerNamespace")
         .then_state(lambda s: topic_count(s, "public", "default") == 3)
+        .when(DeleteTopic(FLIGHTS))
+        .then_state(lambda s: topic_count(s, "public", "default") == 1)
+    )
+
+
+def test_the_limit_of_a_namespace_has_a_finite_default() -> None:
+    limit = POLICIES["maxTopicsPerNamespace"].default
+    many = [
+        created(TopicName.parse(f"t{number}"), partitions=10_000, incarnation=number + 1)
+        for number in range(limit // 10_000)
+    ]
+    x = TopicName.parse("x")
+    (
+        started(*many)
+        .when(EnsureTopic(x))
+        .then_refused(Reason.NOT_ALLOWED, f"{limit} topics")
+        .when(SetPolicy(DEFAULT, "maxTopicsPerNamespace", b"0"))
+        .when(EnsureTopic(x))
+        .then_state(lambda s: topic_count(s, "public", "default") == limit + 1)
     )
 
 
