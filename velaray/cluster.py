@@ -53,6 +53,7 @@ from velaray.topology.ray_connection import (
     stop_ray,
 )
 from velaray.topology.ray_directory import DIRECTORY
+from velaray.topology.ray_head import RayHead
 from velaray.topology.ray_host import make_actor_system
 from velaray.topology.ray_system import RayActorSystem
 from velaray.topology.ray_tls import use_ray_tls
@@ -233,6 +234,11 @@ class Cluster:
     def check_ownership(self) -> None:
         """Raise `Superseded` if another cluster has been started on the same data."""
         run_to_end(check_ownership(self._actor_system.store, self.config))
+
+    def ray_head(self) -> RayHead | None:
+        """The head node of the Ray that this cluster started, None for another Ray. For a process
+        that runs nothing else: see `RayHead`."""
+        return RayHead(ray._private.worker._global_node) if self._owns_ray else None
 
     def stop(self) -> None:
         """Stop every actor gracefully: the proxy, partitions, subscriptions, the catalog.

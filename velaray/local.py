@@ -39,6 +39,7 @@ from velaray.topology.config import ClusterConfig
 from velaray.topology.host import WRITERS
 from velaray.topology.in_process import InProcessActorSystem
 from velaray.topology.ownership import check_ownership, take_ownership
+from velaray.topology.ray_head import RayHead
 from velaray.topology.rpc import RemoteError
 from velaray.topology.stores import store_of
 
@@ -135,6 +136,9 @@ class LocalCluster:
     def check_ownership(self) -> None:
         """Raise `Superseded` if another cluster has been started on the same data."""
         self._run(check_ownership(self.actor_system.store, self.config), START_TIMEOUT_S)
+
+    def ray_head(self) -> RayHead | None:
+        """None: this cluster doesn't use Ray."""
 
     # -- life ----------------------------------------------------------------------
 

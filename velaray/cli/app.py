@@ -41,6 +41,11 @@ if TYPE_CHECKING:
     from velaray.local import LocalCluster
     from velaray.settings import ClusterSettings
     from velaray.topology.config import ClusterConfig
+    from velaray.topology.ray_head import RayHead
+
+
+RAY_ENDED = 4
+"""The exit code of ``velaray start`` after the end of Ray's head node."""
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -56,7 +61,7 @@ def start(show: Output, file: Path | None, **options: Any) -> None:
     """Start a cluster and run it until Ctrl-C or SIGTERM.
 
     Settings are options, environment variables (VELARAY_NAME and so on) or keys of a file; see
-    `velaray config show`.
+    `velaray config show`. Exits with 4 if the head node of the Ray that it started ends.
 
     \b
     Examples:
@@ -131,17 +136,33 @@ def _on_stop_signals() -> int:
 def _run_until(stopped: int, cluster: Cluster | LocalCluster) -> None:
     """Return when ``stopped`` is readable; then a second signal ends the process at once.
 
-    Raises `click.ClickException` if another cluster takes over the data.
+    Raises `click.ClickException` if another cluster takes over the data. Exits with `RAY_ENDED` if
+    the head node of the Ray that this process started has ended.
     """
     from velaray.topology.ownership import OWNERSHIP_CHECK_S, Superseded
 
+    head = cluster.ray_head()
     while not select.select([stopped], [], [], OWNERSHIP_CHECK_S)[0]:
+        if head is not None:
+            _check_head(head)
         try:
             cluster.check_ownership()
         except Superseded as error:
             raise click.ClickException(str(error)) from error
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
+
+
+def _check_head(head: RayHead) -> None:
+    """Exit with `RAY_ENDED` if the head node of Ray has ended, and end its other processes."""
+    from velaray.topology.ray_head import RayEnded
+
+    try:
+        head.check()
+    except RayEnded as error:
+        click.echo(f"Error: {error}", err=True)
+        head.end_all()
+        os._exit(RAY_ENDED)  # Ray's own exit would wait a minute for its head node
 
 
 @main.command()
