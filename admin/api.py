@@ -117,7 +117,7 @@ def admin_app(actor_system: ActorSystem) -> web.Application:
     for module, routes in routes_by_module().items():
         for route in routes:
             operation = route.operation
-            check = check_of(right_of(operation, module))
+            check = check_of(right_of(operation, module), operation)
             handler = audited(operation, check, bound(route))
             app.router.add_route(operation.method, operation.path, handler)
     return app

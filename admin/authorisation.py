@@ -14,6 +14,7 @@ from velaray.actors.catalog.state import Scope
 from velaray.admin.audit_records import ORIGINAL_PRINCIPAL
 from velaray.admin.auditing import Check
 from velaray.admin.binding import Route
+from velaray.admin.changes import is_change
 from velaray.admin.http import ACTOR_SYSTEM, IDENTITY, AdminError
 from velaray.broker.authorisation.gate import roles_of
 from velaray.broker.authorisation.grant_watch import GrantWatch
@@ -262,26 +263,35 @@ def all_rules(routes: Mapping[str, tuple[Route, ...]]) -> Iterator[tuple[str, st
             yield "handle", f"{kind_of_handle}.{method}", Right.RAY
 
 
-def check_of(right: Right) -> Check:
-    """A check that raises `AdminError` (403) for clients without the right."""
+def check_of(right: Right, operation: Operation) -> Check:
+    """A check that raises `AdminError` (403) for clients without the right, and for viewers that
+    would change something."""
 
     async def check(request: web.Request) -> None:
         grants = request.app[GRANTS]
         if grants is not None:
-            await _check(grants, request, right)
+            await _check(grants, request, right, viewing=not is_change(operation, request))
 
     return check
 
 
-async def _check(grants: GrantWatch, request: web.Request, right: Right) -> None:
+def viewers_refusal(role: str) -> str:
+    """The text for a viewer that would change something."""
+    return f"role {role[:200]!r} may look at everything and change nothing"
+
+
+async def _check(grants: GrantWatch, request: web.Request, right: Right, *, viewing: bool) -> None:
     role, original = request[IDENTITY].role, request.headers.get(ORIGINAL_PRINCIPAL, "")
     try:
         roles = roles_of(grants.settings, role, original)
     except AuthenticationFailed as error:
         raise AdminError(401, str(error)) from error
+    viewers = grants.settings.viewers.intersection(roles)
+    if viewers and not viewing:
+        raise AdminError(403, viewers_refusal(min(viewers)))
     scope = _scope(request) if right not in (Right.CONNECT, Right.SUPERUSER) else Scope()
     subscription = request.match_info.get("subscription", "") if right is Right.CONSUME else ""
-    demand = Demand(right, scope, subscription)
+    demand = Demand(right, scope, subscription, viewing)
     if not await grants.ask(roles, demand):
         raise AdminError(403, demand.refusal(roles))
 

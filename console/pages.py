@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from aiohttp import web
 
+from velaray.admin.authorisation import viewers_refusal
 from velaray.admin.callers import check_host, check_page
 from velaray.admin.http import AdminError as Refused
 from velaray.admin.http import Handler, identify
@@ -55,7 +56,7 @@ def change(apply: Change) -> Handler:
 
     async def show(visit: Visit) -> web.Response:
         if not visit.may_change:
-            raise Refused(403, f"the role {visit.role!r} may look at everything and change nothing")
+            raise Refused(403, viewers_refusal(visit.role))
         try:
             outcome = await apply(visit)
         except (AdminError, FormError, InvalidNameError, InvalidMessageIdError) as error:

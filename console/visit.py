@@ -59,11 +59,6 @@ def link(page: str, /, **query: Any) -> str:
     return f"{path}?{urlencode(given)}" if given else path
 
 
-def may_change(role: str) -> bool:
-    """Whether a role may change anything. Without roles every accepted token may."""
-    return True
-
-
 @dataclass
 class Visit:
     """A request for a page. ``role`` is that of the token; "" where tokens are off."""
@@ -106,8 +101,10 @@ class Visit:
 
     @property
     def may_change(self) -> bool:
-        """Whether the visitor may change anything."""
-        return may_change(self.role)
+        """Whether the visitor may change anything: everybody but viewers. What others may change
+        is decided for each change."""
+        roles = self.request.app[ACTOR_SYSTEM].config.roles
+        return roles is None or self.role not in roles.viewers
 
     # -- what the visitor sends --------------------------------------------------------
 

@@ -77,6 +77,7 @@ VALUES: Mapping[str, tuple[str, str, str]] = {
     "authorisation": ("true", "false", "true"),
     "superusers": ("a", "b c", "c d"),
     "proxy_roles": ("a", "b c", "c d"),
+    "viewers": ("a", "b c", "c d"),
     "anonymous_role": ("a", "b", "c"),
     "audit_days": ("1", "2", "3"),
     "audit_size_mib": ("1", "2", "3"),
@@ -283,7 +284,7 @@ def test_the_arguments_of_start_are_the_settings() -> None:
     assert {hints[key] for key in files} == {Path | None}
     for key in hints.keys() - files - {"auth", "advertise", "listeners", "replication_secret"}:
         kind = type_of(key)
-        if key in ("superusers", "proxy_roles"):
+        if key in ("superusers", "proxy_roles", "viewers"):
             assert hints[key] == Sequence[str]
         elif key == "port_range":
             assert hints[key] == SETTINGS[key].annotation

@@ -64,10 +64,12 @@ class AuthSettings:
 @dataclass(frozen=True, slots=True)
 class AuthorisationSettings:
     """The roles with special rights: ``superusers`` may do everything, ``proxy_roles`` speak for
-    other roles, and need their rights as well as their own."""
+    other roles, and need their rights as well as their own. ``viewers`` may read everything through
+    the admin interface, and change nothing there."""
 
     superusers: frozenset[str] = frozenset()
     proxy_roles: frozenset[str] = frozenset()
+    viewers: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

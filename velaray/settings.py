@@ -387,6 +387,20 @@ class ClusterSettings(BaseModel):
             several=True,
         ),
     ] = ()
+    viewers: Annotated[
+        tuple[str, ...],
+        BeforeValidator(_names),
+        About(
+            SECURITY,
+            "Role that sees everything through the admin interface and the console, also messages, "
+            "and can change nothing there. May be repeated.",
+            option="--viewer",
+            metavar="ROLE",
+            form="roles",
+            unset="none",
+            several=True,
+        ),
+    ] = ()
     anonymous_role: Annotated[
         str,
         About(
@@ -627,8 +641,11 @@ class ClusterSettings(BaseModel):
         if bool(self.oidc_issuer) != bool(self.oidc_audience):
             given = "oidc_issuer" if self.oidc_issuer else "oidc_audience"
             raise _conflict(given, "needs oidc_issuer and oidc_audience")
-        if self.anonymous_role and self.anonymous_role in (*self.superusers, *self.proxy_roles):
+        special = *self.superusers, *self.proxy_roles
+        if self.anonymous_role and self.anonymous_role in (*special, *self.viewers):
             raise _conflict("anonymous_role", "is the role of everybody: give it no other rights")
+        if not set(special).isdisjoint(self.viewers):
+            raise _conflict("viewers", "can change nothing: name no superuser and no proxy role")
         for key in ("ray_address", "ray_tls", "placement", "hosts"):
             if self.local and key in self.model_fields_set and getattr(self, key) is not None:
                 raise _conflict(key, "is about Ray, which --local doesn't use")

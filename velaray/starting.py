@@ -77,6 +77,7 @@ class ClusterOptions(TypedDict, total=False):
     authorisation: bool
     superusers: Sequence[str]
     proxy_roles: Sequence[str]
+    viewers: Sequence[str]
     anonymous_role: str
     audit_days: int
     audit_size_mib: int
@@ -131,6 +132,7 @@ _SAME = (
     - _OIDC
     - _AUDIT
     - {"anonymous_role", "auth", "authorisation", "proxy_roles", "replication_secret", "superusers"}
+    - {"viewers"}
 )
 """The settings that actors receive as they are."""
 
@@ -153,8 +155,11 @@ def configured(data_dir: str, settings: ClusterSettings) -> ClusterConfig:
     check_binding(host, auth, tls)
     names_clients = tls is not None and tls.client_auth is ClientAuth.REQUIRED
     if settings.authorisation and (auth is not None or names_clients):
-        special = frozenset(settings.superusers), frozenset(settings.proxy_roles)
-        values["roles"] = AuthorisationSettings(*special)
+        values["roles"] = AuthorisationSettings(
+            superusers=frozenset(settings.superusers),
+            proxy_roles=frozenset(settings.proxy_roles),
+            viewers=frozenset(settings.viewers),
+        )
     values["audit"] = AuditSettings(settings.audit_days, settings.audit_size_mib)
     values["advertise"] = advertised_names(settings.host, settings.advertise)
     for name in ("service_port", "admin_port"):

@@ -37,11 +37,13 @@ class Right(Enum):
 
 
 class Demand(NamedTuple):
-    """A right in a tenant, a namespace or a topic; ``subscription`` "": no particular one."""
+    """A right in a tenant, a namespace or a topic; ``subscription`` "": no particular one.
+    ``viewing``: through the admin interface, and without any change."""
 
     right: Right
     scope: Scope = Scope()
     subscription: str = ""
+    viewing: bool = False
 
     def refusal(self, roles: Iterable[str]) -> str:
         """The text for a client that lacks the right."""
@@ -102,4 +104,5 @@ def needs_grants(
     """The roles for which the decision depends on what the catalog has granted."""
     if demand.right is Right.CONNECT:
         return []
-    return [role for role in roles if role not in settings.superusers]
+    enough = settings.superusers | settings.viewers if demand.viewing else settings.superusers
+    return [role for role in roles if role not in enough]

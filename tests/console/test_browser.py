@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jwt
 import pytest
 
 from tests.console.scene import ORDERS, pages, scene
@@ -21,6 +22,7 @@ from tests.support.local_cluster import LocalCluster
 from velaray import Client
 from velaray.client.admin import Admin
 from velaray.events.ids import ActorKind
+from velaray.topology.config import AuthorisationSettings, AuthSettings
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright isn't installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -37,6 +39,7 @@ PICTURES = {
     ("narrow", "light"): ("attention",),
 }
 LIMIT_MS = 60_000
+SECRET = b"the secret that the tests in a browser use"
 
 
 @pytest.fixture(scope="module")
@@ -227,3 +230,23 @@ def test_changes_are_filtered(tab: Tab, cluster: LocalCluster) -> None:
     assert "done" in rows.first.inner_text()
     rows.first.locator("summary").click()
     assert page.locator("tbody details pre").is_visible()
+
+
+def test_a_viewer_finds_nothing_to_press(browser: Any, tmp_path: Path) -> None:
+    roles = AuthorisationSettings(frozenset({"root"}), viewers=frozenset({"viewer"}))
+    auth = AuthSettings(secret=SECRET)
+    with LocalCluster(tmp_path, auth=auth, roles=roles) as cluster:
+        Admin(cluster.admin_url, token=jwt.encode({"sub": "root"}, SECRET)).topics.create("t")
+        tab = Tab(browser, cluster.admin_url)
+        page = tab.page
+        tab.open("/console/login")
+        page.fill('[name="token"]', jwt.encode({"sub": "viewer"}, SECRET))
+        with page.expect_navigation():
+            page.get_by_role("button", name="Log in").click()
+        for path in ("topics", "topic?topic=t", "policies", "audit"):
+            tab.open(f"/console/{path}")
+            assert page.locator("footer").inner_text().endswith("change nothing")
+            posts = page.locator('main form[method="post"]')
+            assert posts.count() == 0, path
+        tab.close()
+        assert tab.faults == []

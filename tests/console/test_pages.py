@@ -14,7 +14,6 @@ from tests.console.visiting import Visitor
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from velaray.client.admin import Admin
-from velaray.console import visit as visits
 from velaray.topology.config import AuthSettings
 
 SECRET = b"the secret that the tests of the console use"
@@ -164,11 +163,3 @@ def test_a_link_of_another_site_may_open_a_page(cluster: LocalCluster) -> None:
     visitor = Visitor(cluster.admin_url)
     assert visitor.get("/", **link, **{"Sec-Fetch-Dest": "document"}).status == 200
     assert visitor.get("/", **link, **{"Sec-Fetch-Dest": "iframe"}).status == 403
-
-
-def test_a_cluster_that_knows_roles_can_refuse_changes(
-    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(visits, "may_change", lambda role: False)
-    shown = Visitor(cluster.admin_url).get("/")
-    assert "change nothing" in shown.text
