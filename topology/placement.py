@@ -62,6 +62,11 @@ def is_own(host: str) -> bool:
     return host.startswith(OWN_PREFIX)
 
 
+def is_shared(host: str) -> bool:
+    """Whether it is a host of any topics."""
+    return host.startswith(f"{HOST_PREFIX}/") and host != BACKGROUND_HOST and not is_own(host)
+
+
 def group_of(key: ActorKey) -> str:
     """The name of the actors that run in one host: a partition, its subscriptions, replicators."""
     return str(key.topic_name) if key.topic else key.text()
@@ -97,8 +102,8 @@ class PlacementTable:
         return self._emptiest(set())
 
     def _emptiest(self, but: set[str]) -> str:
-        closed = self._drained | but | {BACKGROUND_HOST}
-        taking = [name for name in self._placed if name not in closed and not is_own(name)]
+        closed = self._drained | but
+        taking = [name for name in self._placed if is_shared(name) and name not in closed]
         if not taking:
             raise NoHostLeftError(
                 "no other host takes actors: resume one that is drained, or start the cluster with "
@@ -149,6 +154,29 @@ class PlacementTable:
         self._moved_s = {each: at for each, at in self._moved_s.items() if now_s - at < REST_S}
         self._moved_s[group] = now_s
 
+    def add_host(self, name: str) -> None:
+        """Place actors in one more shared host from now on. Idempotent."""
+        self._placed.setdefault(name, {})
+
+    def levelling(self, now_s: float) -> tuple[str, str] | None:
+        """A topic's group in the fullest shared host, and the emptiest host, if a move brings their
+        numbers of actors closer; None: there is no such group that wasn't moved within `REST_S`."""
+        open_hosts = [
+            name for name in self._placed if is_shared(name) and name not in self._drained
+        ]
+        if not open_hosts:
+            return None
+        to, fullest = (
+            choose(open_hosts, key=lambda name: len(self._placed[name])) for choose in (min, max)
+        )
+        excess = len(self._placed[fullest]) - len(self._placed[to])
+        for key in self._placed[fullest]:
+            group = group_of(key)
+            moved_s = self._moved_s.get(group, -REST_S)
+            if key.topic and self._members[group] < excess and now_s - moved_s >= REST_S:
+                return group, to
+        return None
+
     def drain(self, host: str) -> list[str]:
         """Place no further group in a host; returns the groups that it has.
 
@@ -189,5 +217,6 @@ class PlacementTable:
             del self._members[group], self._host_of[group]
 
     def placed_in(self, host: str) -> list[ActorKey]:
-        """The actors of a host, in the order in which they were placed."""
-        return list(self._placed[host])
+        """The actors of a host, in the order in which they were placed; none of one that `add_host`
+        will add: it starts before."""
+        return list(self._placed.get(host, ()))

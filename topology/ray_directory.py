@@ -17,7 +17,7 @@ from ray.exceptions import GetTimeoutError, RayActorError
 from velaray.events.ids import ActorKey
 from velaray.topology.config import ClusterConfig
 from velaray.topology.placement import PlacementTable, host_names
-from velaray.topology.ray_nodes import actor_resources
+from velaray.topology.ray_nodes import actor_resources, running_hosts
 
 DIRECTORY = "placement"
 _REPORT_TIMEOUT_S = 5.0
@@ -28,7 +28,8 @@ class PlacementDirectory:
 
     def __init__(self, hosts: int, own_hosts: int, namespace: str) -> None:
         self._table = PlacementTable(hosts, own_hosts)
-        for name in host_names(hosts, own_hosts):
+        for name in dict.fromkeys((*host_names(hosts, own_hosts), *running_hosts(namespace))):
+            self._table.add_host(name)
             with contextlib.suppress(ValueError, RayActorError, GetTimeoutError):
                 host = ray.get_actor(name, namespace)
                 keys: list[str] = ray.get(host.keys.remote(), timeout=_REPORT_TIMEOUT_S)
@@ -59,6 +60,23 @@ class PlacementDirectory:
         self._table.move(group, to)
         self._table.relieved(group, now_s)
         return True
+
+    def add_hosts(self, names: list[str]) -> None:
+        """Place actors in further hosts, which run."""
+        for name in names:
+            self._table.add_host(name)
+
+    def level(self) -> tuple[str, str] | None:
+        """Place a topic's group of the fullest host in the emptiest one; returns the group and its
+        former host. None: the hosts' numbers of actors can't be brought closer now."""
+        now_s = time.monotonic()
+        found = self._table.levelling(now_s)
+        if found is None:
+            return None
+        group, to = found
+        before, _ = self._table.move(group, to)
+        self._table.relieved(group, now_s)
+        return group, before
 
     def drain(self, host: str) -> list[str]:
         """Place nothing more in a host; returns the groups that it has. See

@@ -18,6 +18,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from velaray.actors.runtime import Stopped
 from velaray.events.ids import ActorKey
@@ -39,10 +40,10 @@ from velaray.topology.messages import ReplyT, Request, method_of
 from velaray.topology.metrics import Sample
 from velaray.topology.ownership import check_ownership
 from velaray.topology.placed_actors import Misplaced, PlacedActors
-from velaray.topology.placement import BACKGROUND_HOST, group_of, host_names, is_own
+from velaray.topology.placement import BACKGROUND_HOST, group_of, is_own
 from velaray.topology.ray_directory import directory_of
 from velaray.topology.ray_host_control import RayHostControl
-from velaray.topology.ray_nodes import actor_resources
+from velaray.topology.ray_nodes import actor_resources, hosts_in_ray
 from velaray.topology.ray_owners import RayOwners
 from velaray.topology.ray_process import (
     BACKGROUND_NICENESS,
@@ -66,8 +67,10 @@ def _host_class() -> Any:
     return ray.remote(HostActor)
 
 
-def host_of(name: str, config: ClusterConfig, make_actor: MakeActor) -> Any:
-    """The Ray handle of a host, which is created unless it exists."""
+def host_of(name: str, config: ClusterConfig, make_actor: MakeActor, node_id: str = "") -> Any:
+    """The Ray handle of a host, which is created unless it exists, if possible on the node
+    ``node_id`` ("": on any)."""
+    preferred = NodeAffinitySchedulingStrategy(node_id, soft=True) if node_id else "SPREAD"
     options = _host_class().options(
         name=name,
         namespace=config.ray_namespace,
@@ -78,7 +81,7 @@ def host_of(name: str, config: ClusterConfig, make_actor: MakeActor) -> Any:
         max_concurrency=1000,
         num_cpus=0,
         resources=actor_resources(config),
-        scheduling_strategy="SPREAD",
+        scheduling_strategy=preferred,
     )
     return options.remote(name, sent(config), make_actor)
 
@@ -165,7 +168,7 @@ class SharedActorSystem(RayActorSystem):
     ) -> dict[ActorKey, ReplyT | None]:
         """Ask the started actors of every host."""
         found: dict[ActorKey, ReplyT | None] = {}
-        for name in host_names(self.config.hosts, self.config.own_hosts):
+        for name in await asyncio.to_thread(hosts_in_ray, self.config):
             with contextlib.suppress(ValueError, RayError, TimeoutError):  # it is away, or hangs
                 handle = await asyncio.to_thread(ray.get_actor, name, self.config.ray_namespace)
                 async with asyncio.timeout(timeout_s):

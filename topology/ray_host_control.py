@@ -16,8 +16,9 @@ from velaray.actors.machine import Reason
 from velaray.topology.compatibility import PROTOCOL, VERSION
 from velaray.topology.config import ClusterConfig
 from velaray.topology.host_control import HostStatus
-from velaray.topology.placement import NoHostLeftError, NoSuchPlaceError, host_names
+from velaray.topology.placement import NoHostLeftError, NoSuchPlaceError
 from velaray.topology.ray_directory import directory_of
+from velaray.topology.ray_nodes import hosts_in_ray
 from velaray.topology.rpc import RemoteError, reason_of
 
 _ANSWER_S = 5.0
@@ -36,7 +37,7 @@ class RayHostControl:
     async def hosts(self) -> list[HostStatus]:
         """The hosts that run now. One that doesn't answer in time is left out."""
         drained = await self._ask_directory("drained")
-        names = host_names(self._config.hosts, self._config.own_hosts)
+        names = await asyncio.to_thread(hosts_in_ray, self._config)
         asked = [self._status(name, name in drained) for name in names]
         return [status for status in await asyncio.gather(*asked) if status is not None]
 
@@ -55,6 +56,20 @@ class RayHostControl:
         if before != after:
             await self._hand_over(group, before)
         return str(after)
+
+    async def add_hosts(self, names: list[str]) -> None:
+        """Place actors in further hosts, which run. Raises `RemoteError` (UNAVAILABLE)."""
+        await self._ask_directory("add_hosts", names)
+
+    async def level(self) -> str:
+        """Move one topic from the fullest shared host to the emptiest one, and return its name; "":
+        their numbers of actors can't be brought closer now. Raises as `move` does."""
+        found = await self._ask_directory("level")
+        if found is None:
+            return ""
+        group, before = found
+        await self._hand_over(group, before)
+        return str(group)
 
     async def drain(self, host: str) -> int:
         """Move the groups of a host one after the other."""
@@ -108,7 +123,7 @@ class RayHostControl:
                         return found
                     await asyncio.sleep(_LOOK_S)
 
-    async def _ask_directory(self, method: str, *args: str) -> Any:
+    async def _ask_directory(self, method: str, *args: Any) -> Any:
         with _refusals():
             async with asyncio.timeout(_ANSWER_S):
                 return await getattr(directory_of(self._config), method).remote(*args)

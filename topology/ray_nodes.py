@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ray
+
 from velaray.topology.config import ClusterConfig
+from velaray.topology.placement import HOST_PREFIX, host_names
 
 DATA_RESOURCE = "velaray_data"
 """The resource of the nodes that see the data directory."""
@@ -23,3 +26,19 @@ def share_of(resource: str) -> dict[str, float]:
 def actor_resources(config: ClusterConfig) -> dict[str, float]:
     """The resources of an actor that needs the data of the cluster."""
     return share_of(config.node_resource)
+
+
+def running_hosts(namespace: str) -> list[str]:
+    """The names of the hosts that Ray knows in a cluster's namespace. Blocks for one request."""
+    return [
+        found["name"]
+        for found in ray.util.list_named_actors(all_namespaces=True)
+        if found["namespace"] == namespace and found["name"].startswith(f"{HOST_PREFIX}/")
+    ]
+
+
+def hosts_in_ray(config: ClusterConfig) -> list[str]:
+    """The names of all hosts of a cluster: those of its start, and those of nodes that joined
+    later. Blocks as `running_hosts` does."""
+    names = host_names(config.hosts, config.own_hosts)
+    return [*dict.fromkeys((*names, *running_hosts(config.ray_namespace)))]

@@ -17,7 +17,7 @@ from ray.exceptions import RayError
 from velaray.journal.objects.journal_record import Tail
 from velaray.journal.objects.sealing import GONE
 from velaray.topology.config import ClusterConfig
-from velaray.topology.placement import host_names
+from velaray.topology.ray_nodes import hosts_in_ray
 
 ANSWER_S: Final = 5.0
 
@@ -28,7 +28,6 @@ class RayOwners:
     def __init__(self, config: ClusterConfig, host: str) -> None:
         """``host`` is the name of the host that asks."""
         self._config = config
-        self._names = host_names(config.hosts, config.own_hosts)
         self._host = host
 
     async def ask(self, journal: str, tail: Tail) -> int | None:
@@ -36,7 +35,8 @@ class RayOwners:
 
         A former process of the asking host has ended: Ray runs one process for each host.
         """
-        others = [name for name in self._names if name != self._host]
+        names = await asyncio.to_thread(hosts_in_ray, self._config)
+        others = [name for name in names if name != self._host]
         answers = await asyncio.gather(*(self._ask(name, journal, tail) for name in others))
         for answer in answers:
             if answer is not None and answer != GONE:

@@ -18,6 +18,7 @@ from velaray.broker.actor_messages import Describe
 from velaray.broker.garbage_collection.collectors import collectors_to_wake
 from velaray.events.ids import ActorKind
 from velaray.geo.actor_kinds import make_actor
+from velaray.joining import JoiningNodes
 from velaray.journal.errors import JournalError
 from velaray.nodes import Nodes, nodes_of
 from velaray.proxies import PROXY, answering_proxy, is_proxy, open_proxies, proxies_of
@@ -77,10 +78,16 @@ class Cluster:
     """A running cluster, created by `start` and ended by `stop` or the context manager."""
 
     def __init__(
-        self, config: ClusterConfig, actor_system: RayActorSystem, lock: IO[str], owns_ray: bool
+        self,
+        config: ClusterConfig,
+        actor_system: RayActorSystem,
+        lock: IO[str],
+        owns_ray: bool,
+        nodes: Nodes,
     ) -> None:
         """Internal: `start` creates instances."""
         self.config = config
+        self._joining = JoiningNodes(config, nodes)
         self._actor_system = actor_system
         self._lock = lock
         self._owns_ray = owns_ray
@@ -170,7 +177,7 @@ class Cluster:
             own_hosts=own,
         )
         actor_system = make_actor_system(config, make_actor)
-        return cls(config, actor_system, lock, starts_ray)._opened(ports, nodes)
+        return cls(config, actor_system, lock, starts_ray, nodes)._opened(ports, nodes)
 
     def _opened(self, ports: ExitStack, nodes: Nodes) -> Cluster:
         try:
@@ -239,6 +246,14 @@ class Cluster:
         """The head node of the Ray that this cluster started, None for another Ray. For a process
         that runs nothing else: see `RayHead`."""
         return RayHead(ray._private.worker._global_node) if self._owns_ray else None
+
+    def watch(self) -> None:
+        """Check the ownership of the data, and include nodes of Ray that have joined.
+
+        `velaray start` calls it every second. Raises `Superseded` as `check_ownership` does.
+        """
+        self.check_ownership()
+        self._joining.look()
 
     def stop(self) -> None:
         """Stop every actor gracefully: the proxy, partitions, subscriptions, the catalog.

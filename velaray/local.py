@@ -140,6 +140,11 @@ class LocalCluster:
     def ray_head(self) -> RayHead | None:
         """None: this cluster doesn't use Ray."""
 
+    def watch(self) -> None:
+        """Check the ownership of the data, as `velaray start` does every second. Raises
+        `Superseded`."""
+        self.check_ownership()
+
     # -- life ----------------------------------------------------------------------
 
     def stop(self) -> None:

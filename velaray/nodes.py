@@ -47,12 +47,10 @@ def nodes_of(host: str) -> Nodes:
     alive = [node for node in ray.nodes() if node["Alive"]]
     here = ray.get_runtime_context().get_node_id()
     own = next(_ray_address(node) for node in alive if node["NodeID"] == here)
-    marked = {_ray_address(node): node for node in alive if DATA_RESOURCE in node["Resources"]}
+    marked = marked_nodes()
     if is_per_node(host) and marked:
         places = sorted(marked, key=lambda address: (address != own, address))
-        return Nodes(
-            _surveyed(host, {each: marked[each]["NodeID"] for each in places}), DATA_RESOURCE
-        )
+        return Nodes(surveyed(host, {each: marked[each] for each in places}), DATA_RESOURCE)
     others = ", ".join(sorted(marked.keys() - {own}))
     if others:
         raise ClusterError(
@@ -61,6 +59,15 @@ def nodes_of(host: str) -> Nodes:
             "--host 10.1.0.0/16, or start Ray there without the resource"
         )
     return Nodes((Node(own, *_survey(host)),), resource_of_node(own))
+
+
+def marked_nodes() -> dict[str, str]:
+    """The live nodes with the resource `DATA_RESOURCE`: the id of each by its address in Ray."""
+    return {
+        _ray_address(node): str(node["NodeID"])
+        for node in ray.nodes()
+        if node["Alive"] and DATA_RESOURCE in node["Resources"]
+    }
 
 
 def _ray_address(node: dict[str, Any]) -> str:
@@ -78,8 +85,11 @@ def _survey_one_of_several(host: str) -> tuple[str, int]:
     return _survey(host)
 
 
-def _surveyed(host: str, node_ids: dict[str, str]) -> tuple[Node, ...]:
-    """Ask nodes, by their addresses in Ray."""
+def surveyed(host: str, node_ids: dict[str, str]) -> tuple[Node, ...]:
+    """Ask nodes, whose ids are given by their addresses in Ray.
+
+    Raises `ClusterError` if one has no address for ``host`` or doesn't answer.
+    """
     asked = {
         address: ray.remote(_survey_one_of_several)
         .options(

@@ -32,23 +32,37 @@ def open_proxies(config: ClusterConfig, ray_addresses: Sequence[str]) -> None:
 
     Raises `RayError` if one can't listen.
     """
-    serving = []
-    for number, address in enumerate(ray_addresses):
-        name = f"{PROXY}/{address}" if number else PROXY
-        proxy: Any = (
-            ray.remote(ProxyActor)
-            .options(
-                name=name,
-                namespace=config.ray_namespace,
-                lifetime="detached",
-                max_restarts=-1,
-                num_cpus=0,
-                resources=share_of(resource_of_node(address)),
-            )
-            .remote(name, sent(config), admin_port_app)
-        )
-        serving.append(proxy.describe.remote())
+    serving = [
+        _open_proxy(f"{PROXY}/{address}" if number else PROXY, config, address)
+        for number, address in enumerate(ray_addresses)
+    ]
     ray.get(serving)
+
+
+def open_proxy_of_joined(config: ClusterConfig, ray_address: str, timeout_s: float) -> None:
+    """Start a proxy on a node that has joined the cluster, unless it has one, and wait for it.
+
+    Raises `RayError` if it can't listen.
+    """
+    ray.get(_open_proxy(f"{PROXY}/{ray_address}", config, ray_address), timeout=timeout_s)
+
+
+def _open_proxy(name: str, config: ClusterConfig, ray_address: str) -> Any:
+    """The pending description of a proxy, which is created unless it exists."""
+    proxy: Any = (
+        ray.remote(ProxyActor)
+        .options(
+            name=name,
+            namespace=config.ray_namespace,
+            lifetime="detached",
+            get_if_exists=True,
+            max_restarts=-1,
+            num_cpus=0,
+            resources=share_of(resource_of_node(ray_address)),
+        )
+        .remote(name, sent(config), admin_port_app)
+    )
+    return proxy.describe.remote()
 
 
 def proxies_of(cluster: str) -> list[Any]:

@@ -6,12 +6,13 @@ import json
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import jwt
 import pytest
 
 from tests.ray.namespaces import NETWORK, Machine, NoNamespacesError, two_machines
-from tests.ray.support import OBJECT_STORE
+from tests.ray.support import OBJECT_STORE, wait_until
 from tests.support.on_s3 import on_s3
 from tests.support.s3_server import running
 
@@ -89,14 +90,20 @@ class Publisher:
         return int(said.split()[1])
 
 
-def nodes_of_topics(machine: Machine) -> dict[str, str]:
-    """The Ray node of each topic."""
+def hosts_of(machine: Machine) -> list[dict[str, Any]]:
+    """The hosts of the cluster, as its admin interface describes them."""
     token = jwt.encode({"sub": "admin"}, SECRET, algorithm="HS256")
     asked = machine.run("admin", "-c", HOSTS, f"http://{machine.address}:8080", token)
     out, _ = asked.communicate(timeout=60)
+    found: list[dict[str, Any]] = json.loads(out)
+    return found
+
+
+def nodes_of_topics(machine: Machine) -> dict[str, str]:
+    """The Ray node of each topic."""
     return {
         key.split("/")[3]: host["node"]
-        for host in json.loads(out)
+        for host in hosts_of(machine)
         for key in host["actors"]
         if key.startswith("partition/")
     }
@@ -119,6 +126,42 @@ def test_two_machines_with_an_object_store(
         for machine in machines:
             machine.environment.update(server.environment)
         lose_one_of_two(machines, data_dir, "--store", server.new_store())
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_machine_joins_leaves_and_joins_again(
+    machines: tuple[Machine, Machine], data_dir: Path
+) -> None:
+    """Each time it gets a proxy, hosts, and topics; the number of hosts stays that of the cores."""
+    first, second = machines
+    secret = data_dir / "secret"
+    secret.write_bytes(SECRET)
+    started(start_ray(first, first, data_dir), lambda line: "Ray runtime started" in line)
+    start = (*VELARAY, "start", "--data", f"{data_dir}/data", "--token-secret", str(secret))
+    cluster = first.run(
+        "velaray", *start, "--ray-address", f"{first.address}:6399", "--host", NETWORK
+    )
+    started(cluster, lambda line: line.startswith("velaray is running"))
+    publisher = Publisher(first, f"pulsar://{first.address}:6650", TOPICS)
+    counts = []
+    for _ in range(2):
+        started(start_ray(second, first, data_dir), lambda line: "Ray runtime started" in line)
+        wait_until(
+            lambda: len(set(nodes_of_topics(first).values())) == 2, "topics on both machines", 180
+        )
+        publisher.publish(20)
+        through_second = Publisher(second, f"pulsar://{second.address}:6650", ["on-second"], 0)
+        through_second.stop()
+        counts.append(len(hosts_of(first)))
+        publisher.publish(20)
+        second.kill()
+        wait_until(lambda: len(set(nodes_of_topics(first).values())) == 1, "topics on one machine")
+        publisher.publish(20)
+    assert counts == [counts[0]] * 2
+    publisher.stop()
+    cluster.terminate()
+    assert cluster.wait(60) == 0
 
 
 def lose_one_of_two(machines: tuple[Machine, Machine], folder: Path, *place: str) -> None:

@@ -12,6 +12,7 @@ from velaray.topology.actor_system import ActorBase, Address, Unreachable
 from velaray.topology.hosted_actors import HostedActors
 from velaray.topology.placement import (
     BACKGROUND_HOST,
+    REST_S,
     NoHostLeftError,
     NoSuchPlaceError,
     PlacementTable,
@@ -128,6 +129,47 @@ def test_a_drained_background_host_takes_no_garbage_collector() -> None:
     table = PlacementTable(1)
     table.drain(BACKGROUND_HOST)
     assert table.place(ActorKey.of_garbage_collector(0)) == "host/0"
+
+
+def test_topics_move_to_a_host_that_is_added() -> None:
+    table = PlacementTable(1)
+    for number in range(6):
+        table.place(partition(number))
+        table.place(subscription(number))
+    assert table.levelling(0.0) is None  # there is one host
+    assert table.placed_in("host/1") == []  # the process asks when it starts
+    table.add_host("host/1")
+    moved = []
+    while (found := table.levelling(1.0)) is not None:
+        group, to = found
+        assert table.move(group, to) == ("host/0", "host/1")
+        table.relieved(group, 1.0)
+        moved.append(group)
+    assert len(moved) == len(set(moved)) == 3
+    assert len(table.placed_in("host/0")) == len(table.placed_in("host/1")) == 6
+
+
+def test_a_topic_is_not_moved_twice_within_ten_minutes() -> None:
+    table = PlacementTable(2)
+    table.found("host/0", [partition(1), subscription(1), partition(2), subscription(2)])
+    group, to = table.levelling(0.0) or ("", "")
+    table.move(group, to)
+    table.relieved(group, 0.0)
+    table.found(to, [partition(3), partition(4), partition(5), partition(6)])
+    for number in (3, 4, 5, 6):
+        table.relieved(group_of(partition(number)), 0.0)
+    assert table.levelling(REST_S - 1) is None
+    assert table.levelling(REST_S) == (group, "host/0")
+
+
+def test_a_drained_host_and_one_for_a_single_topic_take_no_part_in_levelling() -> None:
+    table = PlacementTable(2, own=1)
+    table.found("host/0", [partition(number) for number in range(4)])
+    table.drain("host/1")
+    assert table.levelling(0.0) is None
+    table.found("host/own-0", [partition(number) for number in range(10, 20)])
+    table.resume("host/1")
+    assert table.levelling(0.0) == (group_of(partition(0)), "host/1")
 
 
 class Actor(ActorBase):

@@ -146,7 +146,7 @@ def _run_until(stopped: int, cluster: Cluster | LocalCluster) -> None:
         if head is not None:
             _check_head(head)
         try:
-            cluster.check_ownership()
+            cluster.watch()
         except Superseded as error:
             raise click.ClickException(str(error)) from error
     for number in (signal.SIGINT, signal.SIGTERM):
