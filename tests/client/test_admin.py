@@ -216,7 +216,7 @@ def test_a_kept_connection_that_ends_without_an_answer(
         if sent == 2:
             assert ask(admin) == ["t"]
         else:
-            with pytest.raises(Unavailable, match="is velaray running there"):
+            with pytest.raises(Unavailable, match="is it the admin port"):
                 ask(admin)
         assert len(server.requests) == sent
 
@@ -240,7 +240,7 @@ def test_the_asyncio_client_repeats_no_change(
             if sent == 2:
                 assert await ask(admin) == ["t"]
             else:
-                with pytest.raises(Unavailable, match="is velaray running there"):
+                with pytest.raises(Unavailable, match="is it the admin port"):
                     await ask(admin)
 
     asyncio.run(run())
