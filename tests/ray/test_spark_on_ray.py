@@ -190,7 +190,7 @@ def test_stopping_leaves_nothing(spark_on_ray: SparkOnRay) -> None:
     assert processes_naming(spark_on_ray.folder)
     spark_on_ray.stop()
     assert not processes_naming(spark_on_ray.folder)
-    assert not Path(f"/proc/{gateway}").exists(), "the driver's JVM"
+    wait_until(lambda: not Path(f"/proc/{gateway}").exists(), "the driver's JVM ends")
     assert not Path(spark_on_ray.folder).exists()
     wait_until(lambda: ray.available_resources().get("CPU") == 3, "Ray has all back")
     spark_on_ray.stop()

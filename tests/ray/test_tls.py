@@ -26,7 +26,7 @@ def received(consumer: velaray.Consumer, count: int) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("placement", ["shared", "dedicated"])
+@pytest.mark.parametrize("placement", ["shared", pytest.param("dedicated", marks=pytest.mark.long)])
 def test_actors_in_several_processes_connect_by_tls(
     nodes: RayNodes, data_dir: Path, placement: str
 ) -> None:
