@@ -340,9 +340,8 @@ class SubscribedTopics(ConsumerBase):
     def __init__(self, core: Core, options: ConsumerOptions[Any], inbox: ConsumerInbox) -> None:
         limit = options.max_total_receiver_queue_size_across_partitions
         rules = dead_letter_rules(options)
-        dead_letters = (
-            None if rules is None else DeadLetterProducers(core, options.subscription_name, rules)
-        )
+        name, keys = options.subscription_name, options.crypto_key_reader
+        dead_letters = None if rules is None else DeadLetterProducers(core, name, rules, keys)
         watching = ConsumerInterceptors(options.interceptors) if options.interceptors else None
         extras = Extras(dead_letters, watching, typed(options.schema))
         super().__init__(core, subscription_of(options), limit, inbox, extras)

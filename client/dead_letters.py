@@ -18,8 +18,10 @@ from typing import Any, NamedTuple
 
 from velaray.client.batcher import Done
 from velaray.client.core import Core, topic_name
+from velaray.client.encryption_keys import EncryptionKeyReader
 from velaray.client.exceptions import (
     AlreadyClosed,
+    CryptoError,
     IncompatibleSchema,
     InvalidMessage,
     TopicNotFound,
@@ -75,7 +77,7 @@ class DeadLetterPolicy:
 class DeadLetter(OutgoingMessage):
     """A copy of a received message, with other properties."""
 
-    __slots__ = ("_order_bytes",)
+    __slots__ = ("_order_bytes", "key_names")
 
     def __init__(
         self, message: Message[Any], properties: Mapping[str, str], deliver_at: int | None = None
@@ -91,6 +93,7 @@ class DeadLetter(OutgoingMessage):
         )
         self.key_encoded = own.partition_key_b64_encoded
         self._order_bytes = own.ordering_key
+        self.key_names = tuple(key.key for key in message.info.metadata.encryption_keys)
 
     def describe(self, into: MessageMetadata | SingleMessageMetadata) -> None:
         """Set the fields that both kinds of metadata have, including keys that aren't text."""
@@ -110,14 +113,22 @@ class Addressed(NamedTuple):
 class DeadLetterProducers:
     """Publishes the copies of one consumer; on the loop's thread."""
 
-    def __init__(self, core: Core, subscription: str, rules: DeadLetterPolicy) -> None:
+    def __init__(
+        self,
+        core: Core,
+        subscription: str,
+        rules: DeadLetterPolicy,
+        key_reader: EncryptionKeyReader | None = None,
+    ) -> None:
+        """``key_reader`` reads the public keys for copies of encrypted messages."""
+        self._key_reader = key_reader
         self.rules = rules
         self.max_redeliver_count = rules.max_redeliver_count
         self._core = core
         self._subscription = subscription
         self._partitions: dict[str, int] = {}
         self._producers: dict[str, PartitionProducer] = {}
-        self._shared: dict[TopicName, asyncio.Task[PartitionProducer]] = {}
+        self._shared: dict[tuple[TopicName, tuple[str, ...]], asyncio.Task[PartitionProducer]] = {}
         self._room = asyncio.Semaphore(MOVES_AT_ONCE)
         self._closed = False
 
@@ -164,9 +175,12 @@ class DeadLetterProducers:
     async def move(self, message: Message[Any], addressed: Addressed, settle: Settle) -> None:
         """Publish the copy, then have ``settle`` acknowledge the original.
 
-        Raises the errors of both. After an error the copy may be stored and the original
+        The copy of an encrypted message is encrypted for the same keys. Raises the errors of both,
+        and `CryptoError` if the copy can't be encrypted or the original wasn't decrypted. After an
+        error the copy may be stored and the original
         unacknowledged; moving the message again doesn't store a second copy.
         """
+        _check_decrypted(message)
         where = described_id(message.message_id())
         name = f"{message.topic_name()}-{self._subscription}-{where}-{addressed.suffix}"
         async with self._room:
@@ -184,13 +198,15 @@ class DeadLetterProducers:
         The transaction commits or aborts copy and original together. So no producer name is needed
         against duplicates, and one producer serves for all messages.
         """
+        _check_decrypted(message)
         if self._closed:
             raise AlreadyClosed("the consumer is closed")
         topic = await self._partition(described_id(message.message_id()), addressed)
-        starting = self._shared.get(topic)
+        shared = (topic, addressed.dead_letter.key_names)
+        starting = self._shared.get(shared)
         if starting is None or (starting.done() and _is_out(starting)):
             made = self._started(topic, addressed, None)
-            starting = self._shared[topic] = self._core.spawn(made)
+            starting = self._shared[shared] = self._core.spawn(made)
         producer = await asyncio.shield(starting)
         addressed.dead_letter.sequence_id = None
         await self._send(partial(txn.send, producer, urgent=True), message, addressed.dead_letter)
@@ -236,7 +252,14 @@ class DeadLetterProducers:
     async def _started(
         self, topic: TopicName, addressed: Addressed, name: str | None
     ) -> PartitionProducer:
-        options = ProducerOptions(str(topic), producer_name=name, chunking_enabled=True)
+        key_names = addressed.dead_letter.key_names
+        options: ProducerOptions[Any] = ProducerOptions(
+            str(topic),
+            producer_name=name,
+            chunking_enabled=True,
+            encryption_keys=key_names or None,
+            crypto_key_reader=self._key_reader if key_names else None,
+        )
         first = self.rules.initial_subscription if addressed.suffix == "DLQ" else None
         producer = PartitionProducer(
             self._core, topic, options, name_is_ours=False, initial_subscription=first
@@ -263,6 +286,14 @@ class DeadLetterProducers:
             if starting.done() and not _is_out(starting):
                 starting.result().stop()
         self._shared.clear()
+
+
+def _check_decrypted(message: Message[Any]) -> None:
+    """Raise `CryptoError` if the message is still encrypted: its copy could never be decrypted."""
+    if message.info.sealed:
+        raise CryptoError(
+            f"{message!r} is still encrypted, so it can't be moved: {message.info.sealed}"
+        )
 
 
 def _is_out(starting: asyncio.Task[PartitionProducer]) -> bool:

@@ -399,3 +399,47 @@ def test_consumer_options_are_checked():
     for options in ({"crypto_key_reader": object()}, {"crypto_failure_action": 1}):
         with pytest.raises(velaray.InvalidConfiguration, match=next(iter(options))):
             ConsumerOptions("t", "s", **options)
+
+
+@pytest.mark.parametrize("has_public_key", [True, False])
+def test_a_dead_letter_is_encrypted_for_the_keys_of_its_original(
+    client, topic, keys, has_public_key
+):
+    complete = velaray.CryptoKeyReader(*keys["right"])
+    reader = complete if has_public_key else velaray.CryptoKeyReader("missing", keys["right"][1])
+    dead = client.subscribe(f"{topic}-s-DLQ", "d", crypto_key_reader=complete)
+    consumer = subscribe(
+        velaray,
+        client,
+        topic,
+        crypto_key_reader=reader,
+        consumer_type=velaray.ConsumerType.Shared,
+        dead_letter_policy=velaray.ConsumerDeadLetterPolicy(3),
+    )
+    producer = client.create_producer(topic, encryption_key="app", crypto_key_reader=complete)
+    producer.send(PAYLOAD)
+    received = consumer.receive(WAIT)
+    if not has_public_key:
+        with pytest.raises(velaray.CryptoError, match="the public key 'app'"):
+            consumer.dead_letter(received)
+        return
+    consumer.dead_letter(received)
+    moved = dead.receive(WAIT)
+    assert moved.data() == PAYLOAD
+    assert [key.key for key in moved.encryption_context().keys()] == ["app"]
+
+
+def test_a_message_that_was_not_decrypted_cannot_become_a_dead_letter(client, topic, keys):
+    consumer = subscribe(
+        velaray,
+        client,
+        topic,
+        crypto_failure_action=velaray.ConsumerCryptoFailureAction.CONSUME,
+        consumer_type=velaray.ConsumerType.Shared,
+        dead_letter_policy=velaray.ConsumerDeadLetterPolicy(3),
+    )
+    reader = velaray.CryptoKeyReader(*keys["right"])
+    producer = client.create_producer(topic, encryption_key="app", crypto_key_reader=reader)
+    producer.send(PAYLOAD)
+    with pytest.raises(velaray.CryptoError, match="still encrypted, so it can't be moved"):
+        consumer.dead_letter(consumer.receive(WAIT))
