@@ -426,7 +426,8 @@ def test_a_dead_letter_is_encrypted_for_the_keys_of_its_original(
     consumer.dead_letter(received)
     moved = dead.receive(WAIT)
     assert moved.data() == PAYLOAD
-    assert [key.key for key in moved.encryption_context().keys()] == ["app"]
+    data_keys = moved.encryption_context().keys()
+    assert [each.key for each in data_keys] == ["app"]
 
 
 def test_a_message_that_was_not_decrypted_cannot_become_a_dead_letter(client, topic, keys):
