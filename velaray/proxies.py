@@ -44,18 +44,19 @@ def open_proxy_of_joined(config: ClusterConfig, ray_address: str, timeout_s: flo
 
     Raises `RayError` if it can't listen.
     """
-    ray.get(_open_proxy(f"{PROXY}/{ray_address}", config, ray_address), timeout=timeout_s)
+    name = f"{PROXY}/{ray_address}"
+    ray.get(_open_proxy(name, config, ray_address, may_exist=True), timeout=timeout_s)
 
 
-def _open_proxy(name: str, config: ClusterConfig, ray_address: str) -> Any:
-    """The pending description of a proxy, which is created unless it exists."""
+def _open_proxy(name: str, config: ClusterConfig, ray_address: str, may_exist: bool = False) -> Any:
+    """The pending description of a new proxy, or of the one with this name if it ``may_exist``."""
     proxy: Any = (
         ray.remote(ProxyActor)
         .options(
             name=name,
             namespace=config.ray_namespace,
             lifetime="detached",
-            get_if_exists=True,
+            get_if_exists=may_exist,
             max_restarts=-1,
             num_cpus=0,
             resources=share_of(resource_of_node(ray_address)),
