@@ -133,7 +133,7 @@ def one_unlisted(cluster: LocalCluster) -> tuple[ActorKey, int]:
 def test_a_refused_deletion_is_retried_after_the_delay(cluster: LocalCluster) -> None:
     refusing = refuse(cluster, 9)
     key, first = one_unlisted(cluster)
-    found = wait_for(cluster, deleted=1)
+    found = wait_for(cluster, deleted=1, retried=9)  # counted when the copy is acknowledged
     assert first not in stored(cluster, key)
     assert found["failed"] == found["retried"] == 9 and found["dead"] == 0
     delays = [later - at for at, later in pairwise(refusing.tried)]
