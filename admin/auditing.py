@@ -128,7 +128,7 @@ async def _recorded(
         response = await answer_errors(request, handler)
         status, reason = response.status, reason_in(response)
     finally:
-        # A client that goes away doesn't end the record.
+        # The end of the client's connection doesn't cancel the record.
         recording = asyncio.ensure_future(
             audit.end(ended(record, status, reason, _now_ms(request)))
         )

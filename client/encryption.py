@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from time import monotonic
-from types import TracebackType
 from typing import NamedTuple
 
 from cryptography.exceptions import InvalidTag
@@ -38,23 +38,13 @@ _TAG_SIZE = 16
 _PARAM_ROOM = _IV_SIZE + 2
 
 
-class _Asking:
-    """Turns every exception of its body into `CryptoError`."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if isinstance(error, Exception):
-            raise CryptoError(f"{self._what}: {error!r}") from error
+@contextmanager
+def _asking(what: str) -> Iterator[None]:
+    """Turn every exception of the body into `CryptoError`: a key reader is the user's code."""
+    try:
+        yield
+    except Exception as error:
+        raise CryptoError(f"{what}: {error!r}") from error
 
 
 class _DataKey(NamedTuple):
@@ -144,7 +134,7 @@ class Encryptor:
         return _DataKey(AESGCM(secret), encrypted, overhead)
 
     def _encrypted(self, name: str, secret: bytes) -> EncryptionKeys:
-        with _Asking(f"the public key {name!r} can't be read"):
+        with _asking(f"the public key {name!r} can't be read"):
             info = self._reader.get_public_key(name, {})
             public = load_pem_public_key(info.key)
             encrypted = EncryptionKeys(key=name)
@@ -152,7 +142,7 @@ class Encryptor:
                 encrypted.metadata.add(key=key, value=value)
         if not isinstance(public, RSAPublicKey):
             raise CryptoError(f"the public key {name!r} is no RSA key")
-        with _Asking(f"the public key {name!r} can't encrypt a data key"):
+        with _asking(f"the public key {name!r} can't encrypt a data key"):
             encrypted.value = public.encrypt(secret, _padding())
         return encrypted
 
@@ -191,13 +181,13 @@ class Decryptor:
 
     def _decrypted(self, encrypted: EncryptionKeys) -> AESGCM:
         name = encrypted.key
-        with _Asking(f"the private key {name!r} can't be read"):
+        with _asking(f"the private key {name!r} can't be read"):
             metadata = {pair.key: pair.value for pair in encrypted.metadata}
             info = self._reader.get_private_key(name, metadata)
             private = load_pem_private_key(info.key, None)
         if not isinstance(private, RSAPrivateKey):
             raise CryptoError(f"the private key {name!r} is no RSA key")
-        with _Asking(f"the private key {name!r} can't decrypt the data key"):
+        with _asking(f"the private key {name!r} can't decrypt the data key"):
             return AESGCM(private.decrypt(encrypted.value, _padding()))
 
 

@@ -155,8 +155,9 @@ class PlacementTable:
         self._moved_s[group] = now_s
 
     def add_host(self, name: str) -> None:
-        """Place actors in one more shared host from now on. Idempotent."""
+        """Place actors in this shared host from now on, even if it was drained. Idempotent."""
         self._placed.setdefault(name, {})
+        self._drained.discard(name)
 
     def levelling(self, now_s: float) -> tuple[str, str] | None:
         """A topic's group in the fullest shared host, and the emptiest host, if a move brings their

@@ -42,7 +42,7 @@ class PartitionState:
     ``deleted`` has the names of deleted subscriptions by incarnation, while parts of them may be
     stored; ``trimmed`` the ledgers that are unreadable but still listed, with the bytes of their
     entries. No entry from ``chunks_end`` on is a chunk. ``foreign`` are the producers of other
-    clusters, by origin and name; ``skipped`` are the offsets that nobody gets.
+    clusters, by origin and name; ``skipped`` are the offsets that are not delivered.
     """
 
     table: LedgerTable = field(default_factory=LedgerTable)

@@ -1,4 +1,4 @@
-"""Skipped entries: nobody gets them, and the skip can be undone."""
+"""Skipped entries are not delivered, and the skip can be undone."""
 
 from __future__ import annotations
 

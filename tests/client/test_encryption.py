@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pulsar
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec
 
 import velaray
 import velaray.aio
+from tests.support.encryption import written_keys
 from velaray.client.batcher import EntryBuilder
 from velaray.client.encryption import KEY_LIFE_S, RETRY_S, Decryptor, Encryptor
 from velaray.client.message import OutgoingMessage
@@ -23,31 +23,13 @@ FAIL, SEND = velaray.ProducerCryptoFailureAction
 PAYLOAD = b"secret payload " * 200
 
 
-def write_keys(folder, name, private):
-    """Write a key pair; return the paths of the public and of the private key."""
-    public_path, private_path = folder / f"{name}.public.pem", folder / f"{name}.private.pem"
-    public_path.write_bytes(
-        private.public_key().public_bytes(
-            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
-    )
-    private_path.write_bytes(
-        private.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return str(public_path), str(private_path)
-
-
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory):
     """Pairs of files: two RSA keys, and a key on an elliptic curve."""
     folder = tmp_path_factory.mktemp("keys")
-    made = {name: rsa.generate_private_key(65537, 2048) for name in ("right", "wrong")}
-    made["curve"] = ec.generate_private_key(ec.SECP256R1())
-    return {name: write_keys(folder, name, private) for name, private in made.items()}
+    curve = ec.generate_private_key(ec.SECP256R1())
+    made = {"right": None, "wrong": None, "curve": curve}
+    return {name: written_keys(folder, name, private) for name, private in made.items()}
 
 
 def ignore(error, message_id):
@@ -401,46 +383,43 @@ def test_consumer_options_are_checked():
             ConsumerOptions("t", "s", **options)
 
 
-@pytest.mark.parametrize("has_public_key", [True, False])
-def test_a_dead_letter_is_encrypted_for_the_keys_of_its_original(
-    client, topic, keys, has_public_key
-):
-    complete = velaray.CryptoKeyReader(*keys["right"])
-    reader = complete if has_public_key else velaray.CryptoKeyReader("missing", keys["right"][1])
-    dead = client.subscribe(f"{topic}-s-DLQ", "d", crypto_key_reader=complete)
-    consumer = subscribe(
-        velaray,
-        client,
-        topic,
-        crypto_key_reader=reader,
-        consumer_type=velaray.ConsumerType.Shared,
-        dead_letter_policy=velaray.ConsumerDeadLetterPolicy(3),
+def moving(client, topic, **options):
+    """A consumer that can move messages to the dead-letter topic."""
+    policy = velaray.ConsumerDeadLetterPolicy(3)
+    shared = velaray.ConsumerType.Shared
+    return subscribe(
+        velaray, client, topic, consumer_type=shared, dead_letter_policy=policy, **options
     )
-    producer = client.create_producer(topic, encryption_key="app", crypto_key_reader=complete)
+
+
+def publish_encrypted(client, topic, reader):
+    producer = client.create_producer(topic, encryption_key="app", crypto_key_reader=reader)
     producer.send(PAYLOAD)
-    received = consumer.receive(WAIT)
-    if not has_public_key:
-        with pytest.raises(velaray.CryptoError, match="the public key 'app'"):
-            consumer.dead_letter(received)
-        return
-    consumer.dead_letter(received)
+
+
+def test_a_dead_letter_is_encrypted_for_the_keys_of_its_original(client, topic, keys):
+    reader = velaray.CryptoKeyReader(*keys["right"])
+    dead = client.subscribe(f"{topic}-s-DLQ", "d", crypto_key_reader=reader)
+    consumer = moving(client, topic, crypto_key_reader=reader)
+    publish_encrypted(client, topic, reader)
+    consumer.dead_letter(consumer.receive(WAIT))
     moved = dead.receive(WAIT)
     assert moved.data() == PAYLOAD
     data_keys = moved.encryption_context().keys()
     assert [each.key for each in data_keys] == ["app"]
 
 
+def test_a_dead_letter_is_never_sent_in_plain(client, topic, keys):
+    only_private = velaray.CryptoKeyReader("missing", keys["right"][1])
+    consumer = moving(client, topic, crypto_key_reader=only_private)
+    publish_encrypted(client, topic, velaray.CryptoKeyReader(*keys["right"]))
+    with pytest.raises(velaray.CryptoError, match="the public key 'app'"):
+        consumer.dead_letter(consumer.receive(WAIT))
+
+
 def test_a_message_that_was_not_decrypted_cannot_become_a_dead_letter(client, topic, keys):
-    consumer = subscribe(
-        velaray,
-        client,
-        topic,
-        crypto_failure_action=velaray.ConsumerCryptoFailureAction.CONSUME,
-        consumer_type=velaray.ConsumerType.Shared,
-        dead_letter_policy=velaray.ConsumerDeadLetterPolicy(3),
-    )
-    reader = velaray.CryptoKeyReader(*keys["right"])
-    producer = client.create_producer(topic, encryption_key="app", crypto_key_reader=reader)
-    producer.send(PAYLOAD)
+    consume = velaray.ConsumerCryptoFailureAction.CONSUME
+    consumer = moving(client, topic, crypto_failure_action=consume)
+    publish_encrypted(client, topic, velaray.CryptoKeyReader(*keys["right"]))
     with pytest.raises(velaray.CryptoError, match="still encrypted, so it can't be moved"):
         consumer.dead_letter(consumer.receive(WAIT))

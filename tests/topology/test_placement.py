@@ -149,6 +149,16 @@ def test_topics_move_to_a_host_that_is_added() -> None:
     assert len(table.placed_in("host/0")) == len(table.placed_in("host/1")) == 6
 
 
+def test_a_drained_host_that_is_added_again_takes_actors() -> None:
+    """The move of a host to another node may be interrupted while the host is drained."""
+    table = PlacementTable(2)
+    table.found("host/0", [partition(number) for number in range(4)])
+    table.drain("host/1")
+    table.add_host("host/1")
+    assert table.drained() == []
+    assert table.place(partition(10)) == "host/1"
+
+
 def test_a_topic_is_not_moved_twice_within_ten_minutes() -> None:
     table = PlacementTable(2)
     table.found("host/0", [partition(1), subscription(1), partition(2), subscription(2)])
