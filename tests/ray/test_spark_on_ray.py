@@ -15,7 +15,7 @@ import ray
 
 from tests.ray.support import wait_until
 from tests.support.local_cluster import LocalCluster
-from tests.support.spark import missing, processes_naming
+from tests.support.spark import end_jvm, missing, processes_naming
 from velaray.client.exceptions import InvalidConfiguration
 from velaray.pipelines import NotEnoughResources, SparkMissing, SparkOnRay, SparkSetupError
 from velaray.pipelines.spark_on_ray_actors import SparkProcess
@@ -54,7 +54,8 @@ def ray_address() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def spark_on_ray(ray_address: str) -> Iterator[SparkOnRay]:
-    """Two workers."""
+    """Two workers; sessions start a JVM of their own, whatever tests ran before."""
+    end_jvm()
     with SparkOnRay(workers=2, timeout=GENEROUS_S) as running:
         yield running
 

@@ -48,6 +48,22 @@ def _take_packaged_java() -> bool:
     return True
 
 
+def end_jvm() -> None:
+    """End the JVM of this process's earlier sessions, if there is one.
+
+    A session's ``stop()`` leaves the JVM running. The next session uses it again.
+    """
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(60)
+
+
 def processes_naming(text: str) -> list[int]:
     """The processes with the text in their environment or command line, without this one."""
     found = []
