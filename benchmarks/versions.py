@@ -2,9 +2,10 @@
 
 Both versions run at once, each with a cluster of its own, and take turns workload by workload; the
 order alternates. Clusters are started anew after some pairs: a process can be 10 % faster or slower
-than another one of the same code for as long as it lives. Each measure gets the geometric mean of
-the pairs' ratios (this tree over the other) and its 95 % confidence interval (Student's t of the
-ratios' logarithms).
+than another one of the same code for as long as it lives. With ``--apart`` the versions take turns
+start by start instead, so that neither runs beside the idle processes of the other, and a pair is
+two clusters' geometric means. Each measure gets the geometric mean of the pairs' ratios (this tree
+over the other) and its 95 % confidence interval (Student's t of the ratios' logarithms).
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ _T_BEYOND = 2.09
 
 Measured = tuple[Cell, str]
 """A workload and one of its measures."""
+Found = dict[Measured, list[float]]
+"""The values of each, in the order of measuring."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class Version:
 
     tree: Path
     process: subprocess.Popen[str]
-    values: dict[Measured, list[float]]
+    values: Found
 
     def run(self, cell: Cell, topic: str, counts: bool) -> None:
         """Run a workload; keep its values if it ``counts``."""
@@ -94,7 +97,7 @@ class Version:
 
 
 @contextmanager
-def running(tree: Path, name: str, values: dict[Measured, list[float]]) -> Iterator[Version]:
+def running(tree: Path, name: str, values: Found) -> Iterator[Version]:
     """A tree's cluster and its driver, which adds to ``values``; both end with the context."""
     LOGS.mkdir(parents=True, exist_ok=True)
     environment = {
@@ -142,9 +145,24 @@ def compare(mine: Version, other: Version, pairs: int, cells: list[Cell]) -> Non
                 version.run(cell, f"pair-{number}-{at}", counts=number > 0)
 
 
-def show(
-    mine: dict[Measured, list[float]], other: dict[Measured, list[float]], console: Console
-) -> None:
+def measure_apart(trees: list[tuple[Path, str, Found]], repeats: int, cells: list[Cell]) -> None:
+    """One cluster of each version after the other; adds the mean of ``repeats`` values of each.
+
+    A first value of each workload warms up and isn't counted.
+    """
+    for tree, name, values in trees:
+        found: Found = {}
+        with running(tree, name, found) as version:
+            for number in range(repeats + 1):
+                for at, cell in enumerate(cells):
+                    os.sync()
+                    version.run(cell, f"apart-{number}-{at}", counts=number > 0)
+        for key, each in found.items():
+            mean = statistics.geometric_mean(each) if min(each) > 0 else 0.0
+            values.setdefault(key, []).append(mean)
+
+
+def show(mine: Found, other: Found, console: Console) -> None:
     """Print a row per workload and measure."""
     table = Table("workload", "measure", "this", "other", "ratio", "95 %")
     for (cell, measure), values in mine.items():
@@ -171,6 +189,9 @@ def main() -> None:
     parser.add_argument(
         "--starts", type=int, default=4, help="how often both clusters are started in all"
     )
+    parser.add_argument(
+        "--apart", action="store_true", help="run one version's cluster at a time; see above"
+    )
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a workload")
     parser.add_argument(
         "--only", action="append", default=[], metavar="WORKLOAD", help="as the table calls it"
@@ -178,6 +199,8 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.pairs < 2:
         parser.error("--pairs must be 2 or more: an interval needs two ratios")
+    if chosen.apart and chosen.starts < 2:
+        parser.error("--apart needs --starts of 2 or more: each start gives one ratio")
     if not 1 <= chosen.starts <= chosen.pairs:
         parser.error("--starts must be 1 or more, and at most --pairs")
     if not (chosen.other / "benchmarks" / "worker.py").is_file():
@@ -188,10 +211,14 @@ def main() -> None:
         known = ", ".join(repr(title(cell)) for cell in workloads(chosen.seconds, []))
         parser.error(f"no workload is called {', '.join(sorted(unknown))}; there are {known}")
     console = Console(width=160)
-    mine: dict[Measured, list[float]] = {}
-    other: dict[Measured, list[float]] = {}
+    mine: Found = {}
+    other: Found = {}
     for number in range(chosen.starts):
         pairs = (chosen.pairs + number) // chosen.starts
+        if chosen.apart:
+            trees = [(Path.cwd(), "this", mine), (chosen.other.resolve(), "other", other)]
+            measure_apart(trees if number % 2 else trees[::-1], pairs, cells)
+            continue
         with ExitStack() as stack:
             this = stack.enter_context(running(Path.cwd(), "this", mine))
             former = stack.enter_context(running(chosen.other.resolve(), "other", other))
