@@ -65,8 +65,11 @@ Release = Callable[[Any, tuple[Any, ...]], None]
 MOST_READ_AHEAD = 63
 """The most segments that are read for a query at once, besides the one that it needs next."""
 
-LATENCY_CLASSES_S = (0.0005, 0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 1.0)
-"""Upper bounds of the latency classes of commits, in seconds."""
+LATENCY_CLASSES_S = (
+    *(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
+    *(1.0, 2.0, 5.0, 10.0),
+)
+"""Upper bounds of the latency classes of commits, in seconds. Pulsar's are unions of them."""
 
 ResultT = TypeVar("ResultT")
 
@@ -130,7 +133,7 @@ class Stats:
     ``refused_full`` the commands and reads that a full disk refused; ``recovery_ms`` is the
     duration of recovery, ``replayed`` the number of records that it (and any fall-back) folded.
     ``commit_s`` is the time that commits took, ``latency`` the number of records in each class
-    (`LATENCY_CLASSES_S`, and one for longer commits).
+    (`LATENCY_CLASSES_S`, and one for longer commits), ``latency_s`` the sum over the records.
     """
 
     commands: int
@@ -143,6 +146,7 @@ class Stats:
     recovery_ms: int
     commit_s: float
     latency: tuple[int, ...]
+    latency_s: float
 
 
 class _Batch(NamedTuple):
@@ -251,6 +255,7 @@ class Runtime(Generic[StateT]):
         "_journal",
         "_keeper",
         "_latency",
+        "_latency_s",
         "_loader",
         "_loading",
         "_machine",
@@ -349,6 +354,7 @@ class Runtime(Generic[StateT]):
         self._rolls = self._refused_full = self._replayed = self._recovery_ms = 0
         self._commit_s = 0.0
         self._latency = [0] * (len(LATENCY_CLASSES_S) + 1)
+        self._latency_s = 0.0
 
     @classmethod
     async def recover(
@@ -439,6 +445,7 @@ class Runtime(Generic[StateT]):
             recovery_ms=self._recovery_ms,
             commit_s=self._commit_s,
             latency=tuple(self._latency),
+            latency_s=self._latency_s,
         )
 
     def submit(self, command: Any, release: Release) -> None:
@@ -824,6 +831,7 @@ class Runtime(Generic[StateT]):
             took = loop.time() - began
             self._commit_s += took
             self._latency[bisect_left(LATENCY_CLASSES_S, took)] += len(staged)
+            self._latency_s += took * len(staged)
             self._commits += 1
             self._events += len(staged) + (self._opened is not None)
             self._bytes += self._flushing_bytes

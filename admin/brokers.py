@@ -34,6 +34,7 @@ from velaray.client.admin import clusters as operations
 from velaray.client.admin.operations import TEXT, V2, Operation, Texts, reads
 from velaray.client.admin.topic_stats import TopicStats
 from velaray.events.ids import ActorKey, ActorKind
+from velaray.topology.metrics import PARTS
 
 # Pulsar's broker settings for policies that are set nowhere: policy and field.
 _DEFAULTS: dict[str, tuple[str, str]] = {
@@ -219,7 +220,8 @@ async def metrics(request: web.Request) -> web.Response:
     samples = gathered(actor_system.config.name, await actor_system.survey(Metrics, ACTOR_S))
     found: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
     for sample in samples:
-        found.setdefault(tuple(sorted(sample.labels.items())), {})[sample.name] = sample.value
+        if sample.name not in PARTS:  # Pulsar's classes say the same
+            found.setdefault(tuple(sorted(sample.labels.items())), {})[sample.name] = sample.value
     return answer(
         [{"dimensions": dict(labels), "metrics": values} for labels, values in found.items()]
     )

@@ -29,7 +29,7 @@ from velaray.client.admin.operations import TEXT, Operation
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.topology.config import ClusterConfig
 from velaray.topology.host_control import HostControl, HostStatus
-from velaray.topology.metrics import METRICS, Kind, Labels, Sample
+from velaray.topology.metrics import METRICS, PARTS, Kind, Labels, Sample
 from velaray.topology.rpc import RemoteError
 from velaray.topology.tls import server_tls
 from velaray.wire.guard import Usage, usage_of_process
@@ -55,12 +55,19 @@ class _Scraped(Collector):
     def __init__(self, samples: Iterable[Sample]) -> None:
         self._by_name: dict[str, list[Sample]] = {}
         for sample in samples:
-            self._by_name.setdefault(sample.name, []).append(sample)
+            name = PARTS.get(sample.name, sample.name)
+            self._by_name.setdefault(name, []).append(sample)
 
     def collect(self) -> Iterator[Metric]:
         """One family for each name, with the labels of its samples."""
         for name, samples in self._by_name.items():
             kind, text = METRICS[name]
+            if kind is Kind.HISTOGRAM:
+                histogram = Metric(name, text, kind)
+                for sample in samples:
+                    histogram.add_sample(*sample)
+                yield histogram
+                continue
             labels = sorted({label for sample in samples for label in sample.labels})
             family = _FAMILIES[kind](name, text, labels=labels)
             for sample in samples:

@@ -19,6 +19,8 @@ _HEAD = """\
 `make references` writes this page from `topology/metrics.py`, and a test checks that it is current.
 `/metrics` on the admin port reports these in Prometheus' text format. Counters begin at 0 when an
 actor starts. An untyped metric is a counter whose name, which is Pulsar's, doesn't end in `_total`.
+A histogram `X` consists of `X_bucket`, `X_count` and `X_sum`. Histograms are only in `/metrics`,
+neither in Ray's metrics nor in `broker-stats/metrics`.
 
 | Metric | Type | Meaning |
 |---|---|---|

@@ -27,6 +27,10 @@ EXECUTION_STEPS_MS = (
 )
 """Upper bounds of Pulsar's classes of transaction duration."""
 
+WRITE_LATENCY = "velaray_storage_write_latency_seconds"
+EXECUTION_LATENCY = "velaray_txn_execution_latency_seconds"
+COMMIT_LATENCY = "velaray_txn_commit_latency_seconds"
+
 
 def _classes(metric: str, steps: Sequence[float]) -> tuple[str, ...]:
     """Pulsar's names for classes with these upper bounds, and for one without."""
@@ -36,7 +40,6 @@ def _classes(metric: str, steps: Sequence[float]) -> tuple[str, ...]:
 
 LATENCY_NAMES = _classes("pulsar_storage_write_latency", LATENCY_STEPS_MS)
 EXECUTION_NAMES = _classes("pulsar_txn_execution_latency", EXECUTION_STEPS_MS)
-COMMIT_NAMES = _classes("velaray_txn_commit_latency", LATENCY_STEPS_MS)
 
 
 class Kind(StrEnum):
@@ -46,6 +49,8 @@ class Kind(StrEnum):
     COUNTER = "counter"
     UNTYPED = "untyped"
     """Pulsar's counters whose names don't end as Prometheus requires."""
+    HISTOGRAM = "histogram"
+    """Its samples are those of `PARTS`."""
 
 
 class Sample(NamedTuple):
@@ -71,6 +76,10 @@ def _counter(text: str) -> About:
     return About(Kind.COUNTER, text)
 
 
+def _histogram(text: str) -> About:
+    return About(Kind.HISTOGRAM, text)
+
+
 METRICS: Mapping[str, About] = {
     "pulsar_topics_count": _gauge("Topic partitions that are active now."),
     "pulsar_subscriptions_count": _gauge("Subscriptions of the topic."),
@@ -94,9 +103,10 @@ METRICS: Mapping[str, About] = {
     "pulsar_subscription_blocked_on_unacked_messages": _gauge(
         "1 while the limit of un-acknowledged messages stops the delivery, else 0."
     ),
+    WRITE_LATENCY: _histogram("Time that records waited for their group commit."),
     **{
-        name: About(
-            Kind.UNTYPED, "Records written within that many milliseconds (a class, not a sum)."
+        name: _gauge(
+            "Records written per minute within that many milliseconds (a class, not a sum)."
         )
         for name in LATENCY_NAMES
     },
@@ -111,21 +121,16 @@ METRICS: Mapping[str, About] = {
     ),
     "pulsar_txn_aborted_total": _counter("Transactions aborted, with all participants notified."),
     "pulsar_txn_timeout_total": _counter("Transactions aborted by their timeout."),
+    EXECUTION_LATENCY: _histogram("Time from the begin of transactions to their end."),
     **{
-        name: About(
-            Kind.UNTYPED,
-            "Transactions that ended within that many milliseconds (a class, not a sum).",
+        name: _gauge(
+            "Transactions ended per minute within that many milliseconds (a class, not a sum)."
         )
         for name in EXECUTION_NAMES
     },
+    COMMIT_LATENCY: _histogram("Time from requests to commit to their answers."),
     "velaray_txn_open": _gauge("Transactions that aren't decided."),
     "velaray_txn_ending": _gauge("Decided transactions whose participants are being notified."),
-    **{
-        name: About(
-            Kind.UNTYPED, "Commits answered within that many milliseconds (a class, not a sum)."
-        )
-        for name in COMMIT_NAMES
-    },
     "pulsar_txn_tb_active_total": About(
         Kind.UNTYPED, "Open transactions with entries in the topic."
     ),
@@ -228,6 +233,14 @@ METRICS: Mapping[str, About] = {
         "certificate stays in use; otherwise 0."
     ),
 }
+
+PARTS: Mapping[str, str] = {
+    f"{name}_{part}": name
+    for name, about in METRICS.items()
+    if about.kind is Kind.HISTOGRAM
+    for part in ("bucket", "count", "sum")
+}
+"""The histogram of each name that a histogram's samples have."""
 
 
 class Traffic:
@@ -338,9 +351,3 @@ def runtime_samples(labels: dict[str, str], stats: Stats) -> list[Sample]:
         "velaray_recovery_events": stats.replayed,
     }
     return [Sample(name, labels, value) for name, value in found.items()]
-
-
-def latency_samples(labels: dict[str, str], stats: Stats) -> list[Sample]:
-    """The write latency of records, in Pulsar's classes."""
-    named = zip(LATENCY_NAMES, stats.latency, strict=True)
-    return [Sample(name, labels, count) for name, count in named]

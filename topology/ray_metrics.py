@@ -1,4 +1,7 @@
-"""The metrics in `ray.util.metrics`, for Ray's dashboard and agents."""
+"""The metrics in `ray.util.metrics`, for Ray's dashboard and agents.
+
+Histograms are left out, since Ray's can't be set to counts of classes; `/metrics` has them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Iterable
 
 from ray.util.metrics import Counter, Gauge
 
-from velaray.topology.metrics import METRICS, Kind, Sample
+from velaray.topology.metrics import METRICS, PARTS, Kind, Sample
 
 EXPORT_S = 10.0
 """The period at which an actor's process reports to Ray."""
@@ -34,6 +37,8 @@ class RayMetrics:
         """Set the gauges; add the increments since the last call to the counters. New series
         beyond `MOST_SERIES` are left out."""
         for sample in samples:
+            if sample.name in PARTS:
+                continue
             key = sample.name, frozenset(sample.labels.items())
             if key in self._told or self._has_room():
                 before = self._told.get(key, 0)

@@ -68,7 +68,8 @@ class CoordinatorActor(JournaledActor):
         self.clients: dict[CoordinatorHandlers, None] = {}
         self.begun_by: dict[int, str] = {}
         self.completion: TransactionCompletion
-        self.meter = CoordinatorMetrics(Labels(actor_system.config.name, key))
+        labels = Labels(actor_system.config.name, key)
+        self.meter = CoordinatorMetrics(labels, actor_system.clock_ms())
         self._listener = self.host.part(ClientListener)
         self._alarm_ms: int | None = None  # the deadline of the alarm
         self._earlier = asyncio.Event()  # set when an earlier deadline is added
@@ -181,7 +182,8 @@ class CoordinatorActor(JournaledActor):
 
     async def metrics(self) -> list[Sample]:
         """The metrics of every actor, and those of transactions."""
-        found = await self.runtime.read(self.meter.samples)
+        now_ms = self.actor_system.clock_ms()
+        found = await self.runtime.read(lambda state: self.meter.samples(state, now_ms))
         return [*await super().metrics(), *found]
 
     # -- life ----------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 from velaray.actors.partition.state import PartitionState
-from velaray.actors.runtime import Runtime
+from velaray.actors.runtime import LATENCY_CLASSES_S, Runtime
 from velaray.broker.history import PointInTime, state_at
 from velaray.broker.partition.entries import EntryCache
 from velaray.broker.partition.geo_replication import GeoReplication
@@ -26,17 +26,20 @@ from velaray.journal.journal import Journal
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.config import ClusterConfig
 from velaray.topology.flow import Activity, Flow, Speed
+from velaray.topology.histograms import ClassRates, histogram
 from velaray.topology.messages import Request
 from velaray.topology.metrics import (
+    LATENCY_NAMES,
+    LATENCY_STEPS_MS,
+    WRITE_LATENCY,
     Labels,
     Rates,
     Sample,
     Traffic,
-    latency_samples,
 )
 from velaray.topology.transient import TRANSIENT
 
-_TOPIC_RATES = ("in", "in bytes", "out", "out bytes")
+_TOPIC_RATES = ("in", "in bytes", "out", "out bytes", *LATENCY_NAMES)
 READ_AT_ONCE = 4
 """The number of subscriptions without consumers that are read from disk at the same time."""
 DISPATCHER_S = 1.0
@@ -102,6 +105,7 @@ class PartitionMetrics:
         self._activity: dict[str, Activity] = {}  # likewise
         self._known: dict[str, dict[str, Any]] = {}  # the last answer of each subscription
         self._rates = Rates(now_ms / 1000)
+        self._latency_rates = ClassRates(LATENCY_NAMES, LATENCY_STEPS_MS, self._rates)
 
     def closed(self, channel: SubscriptionChannel) -> None:
         """Keep the counts of a closed channel. Its subscription's newest values are then read from
@@ -251,7 +255,12 @@ class PartitionMetrics:
             "velaray_cached_bytes": self._log.cache.bytes_held,
         }
         found = [Sample(name, labels, value) for name, value in gauges.items()]
-        return found + latency_samples(labels, partition.runtime.stats)
+        stats = partition.runtime.stats
+        return [
+            *found,
+            *histogram(WRITE_LATENCY, labels, LATENCY_CLASSES_S, stats.latency, stats.latency_s),
+            *self._latency_rates.samples(now_s, labels, LATENCY_CLASSES_S, stats.latency),
+        ]
 
     def _of_subscription(self, now_s: float, name: str, traffic: Traffic) -> list[Sample]:
         labels = self._labels.of_subscription(name)

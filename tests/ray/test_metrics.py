@@ -88,13 +88,15 @@ def test_ray_gets_gauges_and_increments_of_counters(
             [
                 Sample("pulsar_msg_backlog", {"topic": "t"}, backlog),
                 Sample("pulsar_in_messages_total", {"topic": "t"}, published),
-                Sample("pulsar_storage_write_latency_overflow", {"topic": "t"}, 0),
+                Sample("velaray_topic_failed_reads_total", {"topic": "t"}, 0),
+                Sample("velaray_storage_write_latency_seconds_sum", {"topic": "t"}, 1.5),
             ]
         )
     gauges, counters = telling._gauges, telling._counters
     assert gauges["pulsar_msg_backlog"].values == [(7, "t"), (3, "t"), (3, "t")]
     assert counters["pulsar_in_messages_total"].values == [(10, "t"), (5, "t")]
-    assert counters["pulsar_storage_write_latency_overflow"].values == []
+    assert counters["velaray_topic_failed_reads_total"].values == []
+    assert len(gauges) + len(counters) == 3  # without the histogram
 
 
 def test_ray_gets_no_more_series_than_allowed(

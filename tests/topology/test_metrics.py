@@ -20,7 +20,8 @@ from velaray.client.admin import Admin
 from velaray.client.message_id import MessageId
 from velaray.events.ids import ActorKey, TopicName
 from velaray.topology.config import AuthSettings
-from velaray.topology.metrics import METRICS, Rates, Sample
+from velaray.topology.histograms import ClassRates, Durations
+from velaray.topology.metrics import LATENCY_NAMES, METRICS, PARTS, WRITE_LATENCY, Rates, Sample
 
 TOPIC = "persistent://public/default/measured"
 OF_TOPIC = {"cluster": "standalone", "namespace": "public/default", "topic": TOPIC}
@@ -85,10 +86,12 @@ def test_traffic_backlog_and_clients_of_a_topic(
     assert (found.get("pulsar_storage_size", OF_TOPIC) or 0) > 30
     mine = {"cluster": "standalone", "namespace": "public/default"}
     assert found.get("pulsar_topics_count", mine) == 1
-    written = [
-        value for (name, _), value in found.values.items() if "storage_write_latency" in name
-    ]
-    assert sum(written) >= 10
+    per_minute = [found.get(name, OF_TOPIC) or 0 for name in LATENCY_NAMES]
+    assert sum(per_minute) > 0
+    written = found.get(f"{WRITE_LATENCY}_count", OF_TOPIC) or 0
+    assert written >= 10
+    assert found.get(f"{WRITE_LATENCY}_bucket", {**OF_TOPIC, "le": "+Inf"}) == written
+    assert (found.get(f"{WRITE_LATENCY}_sum", OF_TOPIC) or 0) > 0
     actor = {**OF_TOPIC, "kind": "partition"}
     assert (found.get("velaray_journal_commits_total", actor) or 0) > 0
     assert (found.get("velaray_recovery_seconds", actor) or 0) >= 0
@@ -179,10 +182,31 @@ def test_with_authentication_metrics_need_a_token(tmp_path: Path) -> None:
 
 
 def test_every_metric_has_a_text_form() -> None:
-    samples = [Sample(name, {"cluster": 'a"b\\c\n'}, 1) for name in METRICS]
+    histograms = {*PARTS.values()}
+    samples = [
+        Sample(name, {"cluster": 'a"b\\c\n'}, 1) for name in METRICS if name not in histograms
+    ]
     found = Scrape(as_text(samples).decode())
-    assert {name for name, _ in found.values} == {*METRICS}
+    assert {name for name, _ in found.values} == METRICS.keys() - histograms
     assert {labels for _, labels in found.values} == {frozenset({("cluster", 'a"b\\c\n')})}
+
+
+def test_durations_form_a_histogram_and_rates_of_pulsars_classes() -> None:
+    took = Durations((0.001, 0.002, 0.005))
+    for seconds in (0.0005, 0.001, 0.0015, 0.004, 1.0):
+        took.add(seconds)
+    samples = took.samples(WRITE_LATENCY, {"cluster": "c"})
+    text = as_text(samples).decode()
+    assert f"# TYPE {WRITE_LATENCY} histogram\n" in text
+    found = Scrape(text)
+    buckets = {"0.001": 2, "0.002": 3, "0.005": 4, "+Inf": 5}
+    for end, count in buckets.items():
+        assert found.get(f"{WRITE_LATENCY}_bucket", {"cluster": "c", "le": end}) == count
+    assert found.get(f"{WRITE_LATENCY}_count", {"cluster": "c"}) == 5
+    assert found.get(f"{WRITE_LATENCY}_sum", {"cluster": "c"}) == pytest.approx(1.007)
+    rates = ClassRates(("le_1", "le_5", "overflow"), (1, 5), Rates(100.0))
+    classes = rates.samples(110.0, {}, took.steps_s, took.counts)
+    assert [each.value for each in classes] == [12, 12, 6]  # per minute
 
 
 def test_an_actor_that_has_not_started_reports_no_metrics() -> None:
