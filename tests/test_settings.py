@@ -328,6 +328,12 @@ def test_files_give_the_keys_of_a_cluster(folder: Path) -> None:
         assert (folder / "velaray-data").is_dir()
 
 
+def test_the_url_of_a_store_is_no_directory(folder: Path) -> None:
+    refused = run("start", "--local", "--data", "s3://bucket/prefix", code=2)
+    assert "is the URL of an object store: give it as store" in refused.stderr
+    assert not (folder / "s3:").exists()
+
+
 def test_tls_needs_a_certificate_with_its_key(folder: Path) -> None:
     pair = Authority(folder / "authority").issue()
     names = {"tls_cert": str(pair.cert), "tls_key": str(pair.key), "local": True}

@@ -625,6 +625,14 @@ class ClusterSettings(BaseModel):
             raise ValueError("must be a number")
         return given
 
+    @field_validator("data", mode="before")
+    @classmethod
+    def _directory(cls, given: Any) -> Any:
+        """Refuse a URL, which would be taken for the name of a directory."""
+        if isinstance(given, str) and is_object_store(given):
+            raise ValueError("is the URL of an object store: give it as store")
+        return given
+
     @model_validator(mode="after")
     def _combination(self) -> Self:
         if self.store and "data" in self.model_fields_set:
