@@ -48,11 +48,12 @@ from velaray.admin.authorisation import (
 from velaray.admin.binding import Route, bound
 from velaray.admin.callers import refuse_foreign_callers
 from velaray.admin.http import ACTOR_SYSTEM, MAX_BODY, answer_errors, check_token
-from velaray.admin.metrics import SCRAPE_LOCK
+from velaray.admin.metrics import LOOP_LAG, SCRAPE_LOCK, measure_lag
 from velaray.admin.openapi import DESCRIPTION, Description, Group
 from velaray.admin.policies import QUOTA_LOCK
 from velaray.admin.unsupported import refuse_unsupported
 from velaray.topology.actor_system import ActorSystem
+from velaray.topology.loop_lag import LoopLag
 from velaray.topology.tls import server_tls
 
 _MODULES = (
@@ -109,6 +110,8 @@ def admin_app(actor_system: ActorSystem) -> web.Application:
     app[ACTOR_SYSTEM] = actor_system
     app[QUOTA_LOCK] = asyncio.Lock()
     app[SCRAPE_LOCK] = asyncio.Lock()
+    app[LOOP_LAG] = LoopLag()
+    app.cleanup_ctx.append(measure_lag)
     app[GRANTS] = make_grants(app)
     app.on_cleanup.append(stop_grants)
     app[AUDIT] = make_audit(app)

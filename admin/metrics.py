@@ -6,8 +6,9 @@ A scrape asks only running actors. It starts no actor and doesn't delay passivat
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -29,7 +30,9 @@ from velaray.client.admin.operations import TEXT, Operation
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.topology.config import ClusterConfig
 from velaray.topology.host_control import HostControl, HostStatus
+from velaray.topology.loop_lag import LoopLag
 from velaray.topology.metrics import METRICS, PARTS, Kind, Labels, Sample
+from velaray.topology.ray_process import resident_bytes
 from velaray.topology.rpc import RemoteError
 from velaray.topology.tls import server_tls
 from velaray.wire.guard import Usage, usage_of_process
@@ -40,6 +43,7 @@ SCRAPE_S = 8.0
 """Time limit of a scrape, below Prometheus's default scrape timeout."""
 
 SCRAPE_LOCK = web.AppKey("scrape_lock", asyncio.Lock)
+LOOP_LAG = web.AppKey("loop_lag", LoopLag)
 
 
 _FAMILIES: Mapping[Kind, Callable[..., Any]] = {
@@ -124,6 +128,22 @@ def of_connections(cluster: str, process: str, usage: Usage) -> Iterator[Sample]
     yield Sample("velaray_unsent_buffer_bytes", labels, usage.unsent)
 
 
+def of_proxy(cluster: str, lag: LoopLag) -> Iterator[Sample]:
+    """The samples of this process, which is the whole cluster without Ray."""
+    labels = {"cluster": cluster, "host": "proxy"}
+    yield Sample("velaray_host_memory_bytes", labels, resident_bytes())
+    yield Sample("velaray_host_cpu_seconds_total", labels, time.process_time())
+    yield Sample("velaray_host_loop_lag_seconds", labels, lag.longest())
+    yield from of_connections(cluster, "proxy", usage_of_process())
+
+
+async def measure_lag(app: web.Application) -> AsyncIterator[None]:
+    """Measure the delay of the event loop while the application serves."""
+    measuring = asyncio.get_running_loop().create_task(app[LOOP_LAG].measure())
+    yield
+    measuring.cancel()
+
+
 def of_tls(config: ClusterConfig) -> Iterator[Sample]:
     """The samples of the certificate of this process; none without TLS."""
     tls = server_tls(config)
@@ -152,7 +172,7 @@ async def metrics(request: web.Request) -> web.Response:
         hosts = await _hosts(actor_system.host_control)
     config = actor_system.config
     samples = [*gathered(config.name, found), *of_hosts(config.name, hosts), *of_tls(config)]
-    samples += of_connections(config.name, "proxy", usage_of_process())
+    samples += of_proxy(config.name, request.app[LOOP_LAG])
     body = as_text(samples)
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 

@@ -94,9 +94,14 @@ METRICS: Mapping[str, About] = {
     "pulsar_out_messages_total": _counter("Messages delivered."),
     "pulsar_out_bytes_total": _counter("Bytes delivered, with the frames' headers."),
     "pulsar_storage_size": _gauge("Bytes that the topic's ledgers hold."),
+    "pulsar_storage_offloaded_size": _gauge("Bytes of the ledgers that are in the archive."),
+    "pulsar_storage_backlog_size": _gauge("Bytes after the mark of the slowest subscription."),
+    "pulsar_storage_write_rate": _gauge("Entries written per second; a batch is one."),
     "pulsar_msg_backlog": _gauge("Entries un-acknowledged, of all subscriptions."),
     "pulsar_subscription_back_log": _gauge("Entries that aren't acknowledged."),
     "pulsar_subscription_unacked_messages": _gauge("Messages delivered and not acknowledged."),
+    "pulsar_subscription_msg_rate_out": _gauge("Messages delivered per second."),
+    "pulsar_subscription_msg_throughput_out": _gauge("Bytes delivered per second."),
     "pulsar_subscription_msg_rate_redeliver": _gauge("Entries delivered again per second."),
     "pulsar_subscription_delayed": _gauge("Entries that wait for their delivery time."),
     "pulsar_subscription_consumers_count": _gauge("Connected consumers."),
@@ -210,10 +215,10 @@ METRICS: Mapping[str, About] = {
     "velaray_pull_passed_over_total": _counter("Entries there that are never pulled."),
     "velaray_actors": _gauge("Actors that run, by kind."),
     "velaray_host_actors": _gauge("Actors that run in the host."),
-    "velaray_host_memory_bytes": _gauge("Resident memory of the host's process."),
-    "velaray_host_cpu_seconds_total": _counter("CPU time of the host's process."),
+    "velaray_host_memory_bytes": _gauge("Resident memory of a process: a host, or the proxy."),
+    "velaray_host_cpu_seconds_total": _counter("CPU time of a process: a host, or the proxy."),
     "velaray_host_loop_lag_seconds": _gauge(
-        "Longest delay of the host's event loop within the last minute."
+        "Longest delay of the event loop of a host or the proxy within the last minute."
     ),
     "velaray_connections": _gauge("Connections of clients to a process: a host, or the proxy."),
     "velaray_connections_refused_total": _counter(

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from velaray.actors.partition.state import PartitionState
 from velaray.actors.runtime import LATENCY_CLASSES_S, Runtime
 from velaray.broker.history import PointInTime, state_at
+from velaray.broker.partition.backlog import Backlog
 from velaray.broker.partition.entries import EntryCache
 from velaray.broker.partition.geo_replication import GeoReplication
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
@@ -39,7 +40,8 @@ from velaray.topology.metrics import (
 )
 from velaray.topology.transient import TRANSIENT
 
-_TOPIC_RATES = ("in", "in bytes", "out", "out bytes", *LATENCY_NAMES)
+_TOPIC_RATES = ("in", "in bytes", "out", "out bytes", "entries", *LATENCY_NAMES)
+_SUBSCRIPTION_RATES = ("again", "out", "out bytes")
 READ_AT_ONCE = 4
 """The number of subscriptions without consumers that are read from disk at the same time."""
 DISPATCHER_S = 1.0
@@ -72,6 +74,7 @@ class Partition(Protocol):
 class Log(Protocol):
     """What the metrics read of the partition's log."""
 
+    backlog: Backlog
     cache: EntryCache
     failed_reads: int
 
@@ -105,6 +108,7 @@ class PartitionMetrics:
         self._activity: dict[str, Activity] = {}  # likewise
         self._known: dict[str, dict[str, Any]] = {}  # the last answer of each subscription
         self._rates = Rates(now_ms / 1000)
+        self._first: int | None = None  # the end of the log at the first scrape
         self._latency_rates = ClassRates(LATENCY_NAMES, LATENCY_STEPS_MS, self._rates)
 
     def closed(self, channel: SubscriptionChannel) -> None:
@@ -168,13 +172,14 @@ class PartitionMetrics:
         key = partition.key.of_subscription(name, ref.incarnation)
         try:
             state = (await state_at(partition.actor_system.store, key, PointInTime())).state
-            backlog, pending = state.cursor.backlog(end), pending_stats(state)
+            cursor, pending = state.cursor, pending_stats(state)
+            acked, backlog = cursor.acked_before, cursor.backlog(end)
         except NotStored:
-            backlog, pending = end - ref.start_offset, {}  # it never ran
+            acked, backlog, pending = ref.start_offset, end - ref.start_offset, {}  # it never ran
         except JournalError:
             return  # connecting to it reports the error; here it has no value
-        known = {"backlog": backlog, "end_offset": end, "consumers": [], "blocked": False}
-        self._known[name] = {**known, **pending, "delayed": 0}
+        known = {"acked_before": acked, "backlog": backlog, "end_offset": end, "delayed": 0}
+        self._known[name] = {**known, **pending, "consumers": [], "blocked": False}
 
     async def _ask(self, channel: SubscriptionChannel) -> None:
         end = self._log.end_offset
@@ -191,7 +196,8 @@ class PartitionMetrics:
         for name in self._before.keys() - set(names):
             del self._before[name]
             del self._activity[name]
-        self._rates.keep_only({*_TOPIC_RATES, *(f"again/{name}" for name in names)})
+        kept = {f"{what}/{name}" for name in names for what in _SUBSCRIPTION_RATES}
+        self._rates.keep_only({*_TOPIC_RATES, *kept})
 
     def _delivered(self, name: str, channel: SubscriptionChannel | None) -> Traffic:
         traffic = Traffic()
@@ -233,6 +239,11 @@ class PartitionMetrics:
         journal = partition.runtime.journal
         assert isinstance(journal, Journal)
         published, transactions = self.published, partition.runtime.state.transactions
+        end = self._log.end_offset
+        if self._first is None:
+            self._first = end
+        durable = self._known.keys() & partition.runtime.state.subscriptions.keys()
+        slowest = min((self._known[name]["acked_before"] for name in durable), default=end)
         gauges = {
             "pulsar_subscriptions_count": subscriptions,
             "pulsar_producers_count": len(partition.clients.producers()),
@@ -244,6 +255,11 @@ class PartitionMetrics:
             "pulsar_in_messages_total": published.messages,
             "pulsar_in_bytes_total": published.bytes,
             "pulsar_storage_size": sum(info.bytes for info in journal.ledgers),
+            "pulsar_storage_offloaded_size": sum(
+                info.bytes for info in journal.ledgers if info.offloaded_ms
+            ),
+            "pulsar_storage_backlog_size": self._log.backlog.bytes_from(slowest),
+            "pulsar_storage_write_rate": self._rates.at(now_s, "entries", end - self._first),
             "pulsar_txn_tb_active_total": len(transactions.ongoing),
             "pulsar_txn_tb_committed_total": self.committed,
             "pulsar_txn_tb_aborted_total": self.aborted,
@@ -265,11 +281,16 @@ class PartitionMetrics:
     def _of_subscription(self, now_s: float, name: str, traffic: Traffic) -> list[Sample]:
         labels = self._labels.of_subscription(name)
         channel = self._channels.get(name)
-        again = self._rates.at(now_s, f"again/{name}", traffic.again)
+
+        def rate(what: str, total: float) -> float:
+            return self._rates.at(now_s, f"{what}/{name}", total)
+
         values: dict[str, float] = {
             "pulsar_out_messages_total": traffic.messages,
             "pulsar_out_bytes_total": traffic.bytes,
-            "pulsar_subscription_msg_rate_redeliver": again,
+            "pulsar_subscription_msg_rate_out": rate("out", traffic.messages),
+            "pulsar_subscription_msg_throughput_out": rate("out bytes", traffic.bytes),
+            "pulsar_subscription_msg_rate_redeliver": rate("again", traffic.again),
             "pulsar_subscription_consumers_count": len(channel.consumers) if channel else 0,
         }
         backlog, known = self._backlog(name), self._known.get(name)

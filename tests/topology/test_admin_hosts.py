@@ -153,6 +153,8 @@ def test_a_scrape_has_the_hosts_and_succeeds_without_them(
 
     monkeypatch.setattr(control, "hosts", away)
     assert "velaray_actors{" in scrape() and "velaray_host_actors{" not in scrape()
+    for what in ("memory_bytes", "cpu_seconds_total", "loop_lag_seconds"):
+        assert f'velaray_host_{what}{{cluster="standalone",host="proxy"}}' in scrape()
 
 
 def test_a_cluster_without_shared_hosts_says_so(cluster: LocalCluster) -> None:

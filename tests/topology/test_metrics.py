@@ -69,6 +69,7 @@ def test_traffic_backlog_and_clients_of_a_topic(
 
     wait_until(acked)
     found = scrape(cluster)
+    stored = found.get("pulsar_storage_size", OF_TOPIC) or 0
     of_s = {**OF_TOPIC, "subscription": "s"}
     assert found.get("pulsar_in_messages_total", OF_TOPIC) == 10
     assert (found.get("pulsar_in_bytes_total", OF_TOPIC) or 0) > 30
@@ -82,8 +83,12 @@ def test_traffic_backlog_and_clients_of_a_topic(
     assert found.get("pulsar_subscription_unacked_messages", of_s) == 6
     assert found.get("pulsar_msg_backlog", OF_TOPIC) == 6
     assert found.get("pulsar_subscription_msg_rate_redeliver", of_s) == 0
+    assert (found.get("pulsar_subscription_msg_rate_out", of_s) or 0) > 0
+    assert (found.get("pulsar_subscription_msg_throughput_out", of_s) or 0) > 0
+    assert found.get("pulsar_storage_offloaded_size", OF_TOPIC) == 0
+    assert 0 < (found.get("pulsar_storage_backlog_size", OF_TOPIC) or 0) <= stored
     assert (found.get("pulsar_rate_in", OF_TOPIC) or 0) > 0
-    assert (found.get("pulsar_storage_size", OF_TOPIC) or 0) > 30
+    assert stored > 30
     mine = {"cluster": "standalone", "namespace": "public/default"}
     assert found.get("pulsar_topics_count", mine) == 1
     per_minute = [found.get(name, OF_TOPIC) or 0 for name in LATENCY_NAMES]
