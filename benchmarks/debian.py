@@ -52,20 +52,33 @@ def unpack(package: str, folder: Path) -> None:
 
     Raises `Absent` where there is no Debian, or where its packages can't be fetched.
     """
-    for tool in ("apt-get", "dpkg-deb"):
-        if shutil.which(tool) is None:
-            raise Absent(f"{tool} isn't on the PATH")
-    names = _needed(package)
-    archives = folder / "archives"
-    archives.mkdir(parents=True, exist_ok=True)
-    _run(["apt-get", "--quiet", "download", *names], archives)
-    for archive in sorted(archives.glob("*.deb")):
-        _run(["dpkg-deb", "--extract", str(archive), str(folder)], folder)
-    shutil.rmtree(archives)
+    _check_tools()
+    _fetch(_needed(package), folder, _WITHIN_S)
     erl = folder / "usr/lib/erlang/bin/erl"
     if erl.exists():  # Debian's script knows one place only
         text = erl.read_text()
         erl.write_text(text.replace("=/usr/lib/erlang", f"={folder}/usr/lib/erlang"))
+
+
+def unpack_alone(package: str, folder: Path, within_s: float) -> None:
+    """Put a package whose programs need no other one into ``folder``. Raises `Absent`."""
+    _check_tools()
+    _fetch([package], folder, within_s)
+
+
+def _check_tools() -> None:
+    for tool in ("apt-get", "dpkg-deb"):
+        if shutil.which(tool) is None:
+            raise Absent(f"{tool} isn't on the PATH")
+
+
+def _fetch(names: list[str], folder: Path, within_s: float) -> None:
+    archives = folder / "archives"
+    archives.mkdir(parents=True, exist_ok=True)
+    _run(["apt-get", "--quiet", "download", *names], archives, within_s)
+    for archive in sorted(archives.glob("*.deb")):
+        _run(["dpkg-deb", "--extract", str(archive), str(folder)], folder, within_s)
+    shutil.rmtree(archives)
 
 
 def _needed(package: str) -> list[str]:
@@ -83,16 +96,19 @@ def _needed(package: str) -> list[str]:
     return names
 
 
-def _run(words: list[str], folder: Path) -> str:
-    ended = subprocess.run(
-        words,
-        cwd=folder,
-        env={**os.environ, "LC_ALL": "C"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_WITHIN_S,
-    )
+def _run(words: list[str], folder: Path, within_s: float = _WITHIN_S) -> str:
+    try:
+        ended = subprocess.run(
+            words,
+            cwd=folder,
+            env={**os.environ, "LC_ALL": "C"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=within_s,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Absent(f"`{' '.join(words[:4])} …` took more than {within_s:g} s") from error
     if ended.returncode:
         problem = (ended.stderr or ended.stdout)[-400:].strip()
         raise Absent(f"`{' '.join(words[:4])} …` failed: {problem}")

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 
 import velaray
 from velaray.local import LocalCluster
-from velaray.topology.metrics import METRICS
-
-ROOT = Path(__file__).parents[2]
 
 
 def receive(cluster: LocalCluster, count: int) -> list[bytes]:
@@ -45,10 +41,3 @@ def test_a_restored_copy_is_as_the_cluster_was(tmp_path: Path) -> None:
     with LocalCluster.start(backup) as restored:
         publish(restored, b"three")
         assert receive(restored, 2) == [b"two", b"three"]
-
-
-def test_the_metrics_to_alert_on_exist() -> None:
-    text = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`((?:velaray|pulsar)_\w+)`", text))
-    assert len(named) >= 7
-    assert named <= set(METRICS)
