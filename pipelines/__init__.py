@@ -2,9 +2,10 @@
 
 A `Transform` consumes, processes and produces exactly once. `TransformRun` runs it on Ray,
 `TransformWorker` in one process. `register` adds the source and sink ``velaray`` to a Spark
-session. `batch_writer` writes to many topics within ``foreachBatch``. `SparkOnRay` is a Spark
-cluster on Ray, and `on_spark` starts Ray and velaray on Spark. ``velaray[spark]`` installs the
-dependencies of the Spark parts. `read_topic` and `TopicSink` are a source and a sink for Ray Data.
+session. `batch_writer` writes to many topics within ``foreachBatch``. `lag` is how far a streaming
+query is behind. `SparkOnRay` is a Spark cluster on Ray, and `on_spark` starts Ray and velaray on
+Spark. ``velaray[spark]`` installs the dependencies of the Spark parts. `read_topic` and `TopicSink`
+are a source and a sink for Ray Data.
 """
 
 from importlib import import_module
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from velaray.pipelines.spark import register as register
     from velaray.pipelines.spark_batches import BatchWriter as BatchWriter
     from velaray.pipelines.spark_batches import batch_writer as batch_writer
+    from velaray.pipelines.spark_lag import lag as lag
     from velaray.pipelines.spark_on_ray import SparkOnRay as SparkOnRay
     from velaray.pipelines.spark_on_ray_needs import NotEnoughResources as NotEnoughResources
     from velaray.pipelines.spark_on_ray_needs import SparkMissing as SparkMissing
@@ -46,6 +48,7 @@ _HOMES = {
     "TransformRun": "transform_run",
     "TransformWorker": "transform_worker",
     "batch_writer": "spark_batches",
+    "lag": "spark_lag",
     "on_spark": "on_spark_cluster",
     "read_topic": "ray_data_read",
     "register": "spark",

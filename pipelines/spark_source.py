@@ -117,6 +117,19 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planned = begun  # exactly the same text, so that Spark sees no change
         return self._planned.to_json()
 
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the end of each partition for Spark's progress reports, in the form of an offset.
+
+        `velaray.pipelines.lag` compares it with the end of the batch. None until a batch is
+        planned. Costs two requests for each partition.
+        """
+        if self._planned is None or self._marks is None:
+            return None
+        at = {name: Progress(place) for name, place in self._marks.ends().items()}
+        spans = self._marks.look(at, dict.fromkeys(at, SpanLimits()))
+        ends = {name: Progress.at_end_of(span) for name, span in spans.items()}
+        return Offset(self._planned.subscription, ends).to_json()
+
     def _begun(self, start: Offset) -> Offset:
         """Return the start of the next batch. A new query's subscription exists from now on."""
         if start != NOWHERE:
