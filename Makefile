@@ -20,11 +20,14 @@ SEEDS ?= 200
 # The number of processes that share the test files. It is greater than the number of cores, since
 # many tests wait. A file's tests stay together, because they share a cluster.
 JOBS ?= 3
+# The load that `make profile` samples, and its number of entries.
+LOAD ?= publish
+ENTRIES ?= 40000
 PYTEST = $(PYTHON) -m pytest --dist loadfile --no-loadscope-reorder --numprocesses $(JOBS) \
   --durations 30
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-transactions demo-spark demo-migration demo-machines test test-fast test-slow test-long s3-server sim coverage lint docs screenshots references bench bench-docs bench-alone proto diagram lock audit sbom clean
+.PHONY: help install demo demo-transactions demo-spark demo-migration demo-machines test test-fast test-slow test-long s3-server sim coverage lint docs screenshots references bench bench-docs bench-alone profile proto diagram lock audit sbom clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -138,6 +141,11 @@ bench-docs: $(BENCH) ## Put plot and tables of the last make bench into docs and
 
 bench-alone: $(BENCH) ## Measure acknowledgements, dispatch, recovery, memory and the loss of a node
 	$(PYTHON) -m benchmarks ack_state dispatch recovery_bytes memory recovery node_loss --rounds 3
+
+profile: $(BENCH) ## Sample one load and draw its flame graph into benchmarks/out; LOAD=publish
+	@mkdir -p benchmarks/out
+	$(VENV)/bin/py-spy record --rate 1000 --output benchmarks/out/profile-$(LOAD).svg -- \
+	  $(PYTHON) -m benchmarks.entry_costs run $(LOAD) $(ENTRIES)
 
 proto: $(DEV) ## Regenerate the committed protobuf modules
 	$(PYTHON) tools/generate_protobuf.py

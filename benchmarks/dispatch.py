@@ -75,10 +75,11 @@ async def measure(kind: SubscriptionType, consumers: int) -> tuple[float, float]
 class FakePartition:
     """What a partition does for one subscription whose consumers are never slow."""
 
-    def __init__(self, kind: SubscriptionType, consumers: int) -> None:
+    def __init__(self, kind: SubscriptionType, consumers: int, entries: int = ENTRIES) -> None:
+        self._entries = entries
         rng = Random(7)
         hashes = [rng.randint(1, 65535) for _ in range(KEYS)]
-        self._hashes = [rng.choice(hashes) for _ in range(ENTRIES)]
+        self._hashes = [rng.choice(hashes) for _ in range(entries)]
         self._kind = kind
         self._consumers = range(1, consumers + 1)
         self._sent: list[Message] = []
@@ -92,7 +93,7 @@ class FakePartition:
         """Open the dispatcher and attach all consumers."""
         runtime = await Runtime.volatile(SubscriptionMachine(), "s", lambda: 0, _fail)
         self._dispatcher = SubscriptionDispatcher(runtime, -1, self._sent.append)
-        await self._dispatcher.on_request(m.OpenDispatcher(0, None, ENTRIES))
+        await self._dispatcher.on_request(m.OpenDispatcher(0, None, self._entries))
         for number in self._consumers:
             self._tell(m.Attach(number, f"c{number}", int(self._kind), 0, _AUTO_SPLIT, ""))
         for number in self._consumers:
@@ -108,14 +109,14 @@ class FakePartition:
 
     async def drain(self) -> None:
         """Returns when every entry is acknowledged."""
-        while sum(self.got.values()) < ENTRIES:
+        while sum(self.got.values()) < self._entries:
             await asyncio.sleep(0)
             taken = self._take()
             self._feed()
             for number, ranges in taken.items():
                 count = sum(ranges[1::2]) - sum(ranges[::2])
                 self.got[number] += count
-                self._tell(m.AckEntries(number, 0, ENTRIES, ranges, ()))
+                self._tell(m.AckEntries(number, 0, self._entries, ranges, ()))
                 self._tell(m.AddPermits(number, count))
                 if self._leased is not None:
                     self._leased[1].permits += count
@@ -140,7 +141,7 @@ class FakePartition:
         if self._leased is not None:
             number, leased = self._leased
             first = leased.next_offset
-            end = min(first + leased.allowance, ENTRIES)
+            end = min(first + leased.allowance, self._entries)
             if first < end:
                 leased.delivered([1] * (end - first), {}, self._hashes[first:end])
                 taken[number] += (first, end)
@@ -148,7 +149,7 @@ class FakePartition:
 
     def _feed(self) -> None:
         if self._leased is None:
-            limit = min(self._wanted, ENTRIES)
+            limit = min(self._wanted, self._entries)
             while self._fed < limit:
                 end = min(limit, self._fed + _FEED)
                 hashes = self._hashes[self._fed : end] if self._hashing else None
