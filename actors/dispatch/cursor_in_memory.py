@@ -9,6 +9,8 @@ anyway.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from velaray.actors.sets.ack_segments import Mask
 from velaray.actors.sets.acknowledged_ranges import RangesInMemory
 from velaray.actors.sets.offset_sets import Range
@@ -78,6 +80,14 @@ class CursorInMemory:
         """The first offset after the un-acknowledged ``offset`` that is known to be acknowledged,
         ``limit`` if there is none before it."""
         return self._ranges.next_acked(offset, limit)
+
+    def unacked_of(self, ranges: Iterable[Range]) -> list[Range]:
+        """The parts of all these ranges that aren't known to be acknowledged, in their order."""
+        mark = self.whole.acked_before
+        ahead = [
+            (first if first > mark else mark, end) for first, end in ranges if mark < end > first
+        ]
+        return self._ranges.missing_of(ahead) if self._ranges else ahead
 
     def untouched_from(self) -> int:
         """The first offset from which on nothing is acknowledged, not even a part of a batch."""

@@ -197,6 +197,29 @@ class AcknowledgedRanges:
         """The parts of ``first`` to ``end`` - 1 that aren't acknowledged, ascending."""
         return gaps(first, end, self.within(first, end))
 
+    def missing_of(self, ranges: Iterable[Range]) -> list[Range]:
+        """The parts of all these ranges that aren't acknowledged, in the order of the ranges."""
+        found: list[Range] = []
+        known, acked = -1, self._members(-1)
+        for first, end in ranges:
+            if end - first != 1:
+                found += self.missing(first, end)
+                continue
+            number, within = divmod(first, self._size)
+            if number != known:
+                known, acked = number, self._members(number)
+            if within not in acked:
+                found.append((first, end))
+        return found
+
+    def _members(self, number: int) -> OffsetSet | range:
+        """The acknowledged offsets of a segment, from its start."""
+        segment = self._segments.get(number)
+        count = 0 if segment is None else self._count(segment)
+        if count in (0, self._size):
+            return range(count)
+        return self._acked(number)
+
     def next_missing(self, offset: int) -> int:
         """The first offset at or after ``offset`` that isn't acknowledged."""
         while True:
@@ -248,7 +271,8 @@ class AcknowledgedRanges:
             segment = self._changing(number)
             assert segment.acked is not None
             segment.acked.add(within, stop)
-            segment.drop_masks(within, stop)
+            if segment.partial:
+                segment.drop_masks(within, stop)
             first = (number + 1) * size
 
     def put_mask(self, offset: int, mask: int) -> None:

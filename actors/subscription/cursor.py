@@ -137,6 +137,14 @@ class Cursor:
         """The parts of the range that aren't wholly acknowledged, ascending."""
         return self._acked_ranges.missing(max(first, self.acked_before), end)
 
+    def unacked_of(self, ranges: Iterable[Range]) -> list[Range]:
+        """The parts of all these ranges that aren't wholly acknowledged, in their order."""
+        mark = self.acked_before
+        ahead = [
+            (first if first > mark else mark, end) for first, end in ranges if mark < end > first
+        ]
+        return self._acked_ranges.missing_of(ahead) if self._acked_ranges else ahead
+
     def acked_ranges(self) -> Iterator[Range]:
         """The acknowledged ranges beyond `acked_before`, ascending, never touching."""
         return iter(self._acked_ranges)

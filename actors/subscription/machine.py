@@ -193,7 +193,7 @@ def _decide_ack(cursor: Cursor, command: Ack) -> Decision:
     if command.partial:
         partial = new_partials(cursor, command.partial)
         whole += [(offset, offset + 1) for offset, mask in partial if mask == 0]
-    new = [part for first, end in normalized(whole) for part in cursor.unacked_ranges(first, end)]
+    new = cursor.unacked_of(normalized(whole))
     if partial:
         acked = RangeSet(new)
         partial = [(offset, mask) for offset, mask in partial if mask and offset not in acked]

@@ -128,9 +128,7 @@ class Acknowledgements:
         cursor = self._state.dispatcher.cursor
         if isinstance(command, AckBefore):
             return command.remaining is None and cursor.acked_before >= command.offset
-        return not command.partial and not any(
-            cursor.unacked_ranges(first, end) for first, end in command.ranges
-        )
+        return not command.partial and not cursor.unacked_of(command.ranges)
 
     def _trace_number(self, number: int) -> int:
         """The consumer's number in the journal. Its deliveries are written before."""

@@ -90,6 +90,12 @@ def compare(cursor: Cursor, naive: NaiveCursor, window: Range) -> None:
     first, end = window
     unacked = {o for o in range(first, end) if o not in naive.acked}
     assert cursor.unacked_ranges(first, end) == canonical(unacked)
+    singles = [(offset, offset + 1) for offset in range(first, end)]
+    assert cursor.unacked_of(singles) == [(o, o + 1) for o in sorted(unacked)]
+    assert cursor.unacked_of([*singles[:1], window]) == [
+        *[(first, first + 1) for _ in singles[:1] if first in unacked],
+        *canonical(unacked),
+    ]
     assert dict(cursor.partials(first, end)) == {
         o: m for o, m in naive.masks.items() if o in unacked
     }
