@@ -276,8 +276,7 @@ class Dispatcher:
         have stay where they are.
         """
         in_flight = self._in_flight
-        for first, end in ranges:
-            in_flight.acked(first, end)
+        in_flight.acked_all(list(ranges))
         for offset, _ in partial:
             in_flight.acked_in_part(offset)
         in_flight.forget_acked()

@@ -46,11 +46,9 @@ class PendingHashes:
         Call `may_take` first.
         """
         held_by, entries = self._pending.get(hashed, (owner, 0))
-        require(
-            held_by == owner,
-            "a key is un-acknowledged at no more than one consumer",
-            f"hash {hashed} at {held_by} and {owner}",
-        )
+        if held_by != owner:
+            name = "a key is un-acknowledged at no more than one consumer"
+            require(False, name, f"hash {hashed} at {held_by} and {owner}")
         self._pending[hashed] = (owner, entries + 1)
 
     def taken(self, hashed: int) -> None:

@@ -361,6 +361,33 @@ class InFlightTracker:
                 return
         out.append(Delivery(owner, offset, offset + 1, messages, count, ack_set))
 
+    def deliver_alike(
+        self, consumer: Attached, offset: int, messages: int, hashed: int, out: list[Delivery]
+    ) -> None:
+        """As `deliver_one`, of a new entry of `are_alike` with its messages and its hash."""
+        owner = consumer.spec.consumer_id
+        self._begin(offset, offset + 1)
+        self.held.give(offset, offset + 1, owner)
+        consumer.entries += 1
+        if self.pending is not None:
+            self.pending.given(hashed, owner)
+        self._debit(consumer, offset, offset + 1, messages)
+        consumer.last_debit = messages
+        if out:
+            last = out[-1]
+            alike = not last.redelivery_count and last.ack_set is None
+            if last.end == offset and last.consumer_id == owner and alike:
+                last.end += 1
+                last.messages += messages
+                return
+        out.append(Delivery(owner, offset, offset + 1, messages, 0))
+
+    def are_alike(self, first: int, end: int) -> bool:
+        """Whether no entry from ``first`` to ``end`` - 1 was delivered before, is acknowledged in
+        part, or is a chunk."""
+        special = self.counts or self.suspects or self.chunks
+        return not special and not self.deliverable.partials(first, end)
+
     def _begin(self, first: int, end: int) -> None:
         """Remember first deliveries, to be noted durably."""
         begun = self.begun
@@ -432,6 +459,14 @@ class InFlightTracker:
             first = stop
         self._release(first, end)
 
+    def acked_all(self, ranges: Sequence[Range]) -> None:
+        """As `acked`, of each of these ranges."""
+        if len(ranges) > 1 and not self.cursor.unacked_of(ranges):  # nearly always
+            self._release_all(ranges)
+            return
+        for first, end in ranges:
+            self.acked(first, end)
+
     def acked_in_part(self, offset: int) -> None:
         """Release the messages of a batch that are acknowledged or pending by now."""
         ack_set, owner = self.deliverable.ack_set(offset), self.held.owner_of(offset)
@@ -468,43 +503,54 @@ class InFlightTracker:
         ]
 
     def _release(self, first: int, end: int) -> None:
-        if first >= end:
-            return
-        self._took(self.held.take(first, end))
-        if self.waiting:
-            self.waiting.discard(first, end)
-        if self.delayed:
-            self.delayed.discard(first, end)
-        if self.dead:
-            self.dead.discard(first, end)
+        if first < end:
+            self._release_all([(first, end)])
+
+    def _release_all(self, ranges: Sequence[Range]) -> None:
+        take = self.held.take
+        self._took([part for first, end in ranges for part in take(first, end)])
+        lowest, highest = min(ranges)[0], max(end for _, end in ranges)
+        for others in (self.waiting, self.delayed, self.dead):
+            if others and others.overlaps(lowest, highest):
+                for first, end in ranges:
+                    others.discard(first, end)
         if self.counts:
-            self.counts.forget(first, end)
+            for first, end in ranges:
+                self.counts.forget(first, end)
         if self.suspects:
-            self.suspects.clear(first, end)
+            for first, end in ranges:
+                self.suspects.clear(first, end)
         if self.chunks:
-            for consumer in self.consumers.values():
-                consumer.reserved.discard(first, end)
-            self.chunks.forget(first, end)
+            for first, end in ranges:
+                for consumer in self.consumers.values():
+                    consumer.reserved.discard(first, end)
+                self.chunks.forget(first, end)
 
     def _took(self, parts: Sequence[Holding[int]]) -> None:
         """Update limits, suspects and hashes after entries left their consumers."""
+        consumers, left, took = self.consumers, self._left, self.limits.took
+        size_of, pending, hashes = self.sizes.get, self.pending, self.hashes
         for first, end, owner in parts:
-            if end - first == 1 and first not in self._left:
-                messages = self.sizes.get(first) or 0
+            alone = end - first == 1
+            if alone and first not in left:
+                messages = size_of(first) or 0
             else:
                 messages = self._messages_held(first, end)
-            consumer = self.consumers[owner]
-            self.limits.took(consumer, messages)
+            consumer = consumers[owner]
+            took(consumer, messages)
             consumer.entries -= end - first
             consumer.progressed = True
             if consumer.suspects:
                 self._tried(consumer, first, end)
-            if self.pending is not None and self.hashes is not None:
-                for offset in range(first, end):
-                    self.pending.taken(self.hashes.get(offset) or 0)
-            if self._left:
+            if pending is not None and hashes is not None:
+                if alone:
+                    pending.taken(hashes.get(first) or 0)
+                else:
+                    for offset in range(first, end):
+                        pending.taken(hashes.get(offset) or 0)
+            if left:
                 for offset in self._left_within(first, end):
-                    del self._left[offset]
+                    del left[offset]
 
     def _tried(self, consumer: Attached, first: int, end: int) -> None:
         """Remove suspects that the consumer no longer holds."""

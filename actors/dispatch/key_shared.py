@@ -245,19 +245,22 @@ class KeySharedDispatch:
         many wait."""
         in_flight, can_take = self._in_flight, self._in_flight.can_take
         unread, space = in_flight.unread(), self._space()
-        able = sum(can_take(consumer) for consumer in in_flight.consumers.values())
+        able = {consumer for consumer in in_flight.consumers.values() if can_take(consumer)}
         if unread is None or not able or space <= 0:
             return False
-        for offset, hashed in enumerate(self._hashes.run(*unread), unread[0]):
+        hashes = self._hashes.run(*unread)
+        if in_flight.are_alike(unread[0], unread[0] + len(hashes)):
+            self._give_alike(unread[0], hashes, able, space, out)
+            return True
+        for offset, hashed in enumerate(hashes, unread[0]):
             in_flight.next_offset = offset + 1
             consumer = self._consumer_of(hashed)
-            if consumer is not None and in_flight.suspects.losses(offset) and can_take(consumer):
+            if consumer in able and in_flight.suspects.losses(offset):
                 consumer.draining = True  # the suspect comes next
-                able -= 1
+                able.discard(consumer)
             if (
-                consumer is None
+                consumer not in able
                 or hashed in self._queues
-                or not can_take(consumer)
                 or not self._may_take(consumer, hashed)
                 or (in_flight.chunks and self._is_bound(offset))
             ):
@@ -269,10 +272,44 @@ class KeySharedDispatch:
                 continue
             self._deliver(consumer, offset, out)
             if not can_take(consumer):
-                able -= 1
+                able.discard(consumer)
                 if not able or in_flight.limits.blocked:
                     break
         return True
+
+    def _give_alike(
+        self,
+        first: int,
+        hashes: Sequence[int],
+        able: set[Attached],
+        space: int,
+        out: list[Delivery],
+    ) -> None:
+        """Deliver or queue new entries that are alike, until ``space`` of them wait or none is
+        ``able`` to take any."""
+        in_flight, known, queues = self._in_flight, self._known, self._queues
+        can_take, deliver = in_flight.can_take, in_flight.deliver_alike
+        may_take = None if self._pending is None else self._pending.may_take
+        sizes = in_flight.sizes.run(first, first + len(hashes))
+        for offset, (hashed, messages) in enumerate(zip(hashes, sizes, strict=True), first):
+            in_flight.next_offset = offset + 1
+            consumer = known[hashed] if hashed in known else self._consumer_of(hashed)
+            if (
+                consumer in able
+                and hashed not in queues
+                and (may_take is None or may_take(hashed, consumer.spec.consumer_id))
+            ):
+                deliver(consumer, offset, messages, hashed, out)
+                if not can_take(consumer):
+                    able.discard(consumer)
+                    if not able or in_flight.limits.blocked:
+                        break
+                continue
+            in_flight.waiting.add(offset, offset + 1)
+            self.waits([(offset, offset + 1)])
+            space -= 1
+            if not space or not able:
+                break
 
     def lease_report(self, consumer: Attached, chunk_keys: Mapping[int, str]) -> None:
         """Bind the chunks' messages to the consumer, which gets their other chunks too."""

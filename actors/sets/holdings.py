@@ -49,6 +49,11 @@ class Holdings(Generic[OwnerT]):
     def give(self, first: int, end: int, owner: OwnerT) -> None:
         """Give ``owner`` a range that has no owner."""
         runs = self._runs
+        if runs:
+            last, (stop, whose) = runs.peekitem(-1)
+            if last < first:  # nearly always
+                runs[last if stop == first and whose == owner else first] = (end, owner)
+                return
         before = self._at_or_before(first)
         if before is not None and before.end == first and before.owner == owner:
             first = before.first

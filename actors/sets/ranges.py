@@ -147,6 +147,10 @@ class RangeSet:
         found += [(start, min(ends[start], end)) for start in ends.irange(first + 1, end - 1)]
         return found
 
+    def overlaps(self, first: int, end: int) -> bool:
+        """Whether any of ``first`` to ``end`` - 1 is in the set."""
+        return first < end and (first in self or self.next_start(first, end) < end)
+
     def missing(self, first: int, end: int) -> list[Range]:
         """The parts of ``first`` to ``end`` - 1 that aren't in the set, ascending."""
         return gaps(first, end, self.within(first, end))

@@ -134,6 +134,7 @@ def test_bits_and_gaps_of_ranges(whole, window) -> None:
     assert list(unpack_bits(pack_bits(kept, SIZE))) == list(kept)
     first, end = window
     inside = kept.within(first, end)
+    assert kept.overlaps(first, end) == bool(inside)
     assert sorted([*inside, *gaps(first, end, inside)]) == sorted(
         [*inside, *kept.missing(first, end)]
     )
