@@ -21,7 +21,10 @@ series of topics that have left, so a process with ever new topics would grow wi
 
 logger = logging.getLogger("velaray")
 
-_TAGS = ("cluster", "namespace", "topic", "subscription", "kind", "coordinator_id")
+_TAGS = (
+    *("cluster", "namespace", "topic", "subscription", "kind", "remote_cluster"),
+    *("coordinator_id", "deleter_id"),
+)
 
 
 class RayMetrics:

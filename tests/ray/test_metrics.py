@@ -69,9 +69,11 @@ class Recorded:
 
     def __init__(self, name: str, description: str, tag_keys: tuple[str, ...]) -> None:
         self.name = name
+        self.tag_keys = tag_keys
         self.values: list[tuple[float, str]] = []
 
     def set(self, value: float, tags: dict[str, str]) -> None:
+        assert tags.keys() == set(self.tag_keys)
         self.values.append((value, tags["topic"]))
 
     inc = set
@@ -97,6 +99,14 @@ def test_ray_gets_gauges_and_increments_of_counters(
     assert counters["pulsar_in_messages_total"].values == [(10, "t"), (5, "t")]
     assert counters["velaray_topic_failed_reads_total"].values == []
     assert len(gauges) + len(counters) == 3  # without the histogram
+
+
+def test_ray_gets_every_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_metrics, "Gauge", Recorded)
+    telling = RayMetrics()
+    for label in ("remote_cluster", "coordinator_id", "deleter_id", "subscription"):
+        telling.tell([Sample("pulsar_replication_backlog", {"topic": "t", label: "x"}, 1)])
+    assert len(telling._gauges["pulsar_replication_backlog"].values) == 4
 
 
 def test_ray_gets_no_more_series_than_allowed(
