@@ -5,6 +5,7 @@ The token for another cluster can be set and is never returned.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -29,6 +30,7 @@ from velaray.client.admin import tenants as of_tenants
 from velaray.client.admin.operations import V2, Texts, reads
 from velaray.events.ids import check_name
 from velaray.geo.tenant_migration.tenant_metadata import read_tenant
+from velaray.topology.replication_keys import key_names
 from velaray.topology.rpc import RemoteError
 
 # Pulsar's fields that are supported, and the catalog's names for them.
@@ -43,7 +45,7 @@ _CREDENTIALS = "authenticationParameters"
 _PLUGIN = "authenticationPlugin"
 # Fields of this interface's own answers, and fields of Pulsar's tools that have no effect alone.
 _WITHOUT_MEANING = {
-    *("hasToken", "local"),
+    *("hasToken", "local", "replicationKeys"),
     *("brokerClientTlsTrustStoreType", "brokerClientTlsKeyStoreType"),
     "brokerClientTlsEnabled",  # TLS is used where there is a URL for it
 }
@@ -59,7 +61,7 @@ async def list_clusters(request: web.Request) -> web.Response:
 
 
 async def get_cluster(request: web.Request) -> web.Response:
-    """The URLs of a cluster, and whether a token for it is stored."""
+    """The URLs of a cluster, whether a token for it is stored, and the names of its keys."""
     found = await known_cluster(request)
     return answer(
         {
@@ -70,8 +72,14 @@ async def get_cluster(request: web.Request) -> web.Response:
             "progress": found["progress"],
             "hasToken": found["has_token"],
             "local": found["own"],
+            "replicationKeys": await _names_of_keys(request),
         }
     )
+
+
+async def _names_of_keys(request: web.Request) -> list[str]:
+    config, cluster = actor_system_of(request).config, request.match_info["cluster"]
+    return await asyncio.to_thread(key_names, config, cluster) if config.replication_keys else []
 
 
 async def known_cluster(request: web.Request) -> dict[str, Any]:

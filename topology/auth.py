@@ -34,6 +34,10 @@ _PROVEN = {
 }
 
 
+MOST_PROOFS = 8
+"""The proofs of one replicator that are looked at, which bounds what the check costs."""
+
+
 class Method(StrEnum):
     """How a client proves its role."""
 
@@ -171,22 +175,28 @@ def replicator_proof(secret: bytes, source: str, target: str, data_id: str) -> s
 
 
 def check_replicator_proof(
-    secret: bytes, source: str, target: str, data_id: str, proof: str
+    keys: Sequence[bytes], source: str, target: str, data_id: str, proofs: str
 ) -> None:
-    """Raise `AuthenticationFailed` unless a cluster with this ``secret`` made ``proof``; without a
-    secret every proof is invalid."""
-    if not secret:
-        problem = f"cluster {target!r} has no replication secret"
-    elif not proof:
+    """Raise `AuthenticationFailed` unless one of these ``keys`` made one of the ``proofs``, which
+    are separated by commas; without a key every proof is invalid."""
+    if not keys:
+        problem = f"cluster {target!r} has no replication secret for it"
+    elif not proofs:
         problem = "it gives no proof of the replication secret"
-    elif not hmac.compare_digest(
-        replicator_proof(secret, source, target, data_id).encode(), proof.encode()
+    elif not _is_one_valid(
+        [replicator_proof(key, source, target, data_id) for key in keys], proofs
     ):
         problem = f"its replication secret is not that of cluster {target!r}"
     else:
         return
     raise AuthenticationFailed(
-        f"the replicator of cluster {source!r} is refused: {problem}. Start both clusters with "
-        "--replication-secret and the same secret; from Apache Pulsar, pull with `velaray pulsar "
+        f"the replicator of cluster {source!r} is refused: {problem}. Give both clusters the same "
+        "key for each other by --replication-secret; from Apache Pulsar, pull with `velaray pulsar "
         "import`"
     )
+
+
+def _is_one_valid(valid: Sequence[str], proofs: str) -> bool:
+    """Whether a proof is valid. A cluster has as many proofs as keys, so more are ignored."""
+    shown = proofs.encode().split(b",", MOST_PROOFS)[:MOST_PROOFS]
+    return any(hmac.compare_digest(one.encode(), each) for one in valid for each in shown)

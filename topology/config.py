@@ -102,11 +102,12 @@ class ClusterConfig:
     A topic can be undeleted for ``undelete_s`` seconds after its deletion. Clusters that replicate
     to each other must have different ``cluster_number``s: ledger ids begin with it. ``data_id`` is
     the id of the data ("": none), by which other clusters detect a loss of the data. Clusters that
-    replicate to each other share a ``replication_secret``; without one, replicators of other
-    clusters are refused. ``hosts`` is the number of processes that the actors share, besides one
-    for work in the background; 0: each actor has a process of its own. ``own_hosts`` is the number
-    of further processes that busy topics may have for themselves. ``port_range`` is the first and
-    the last port that these processes listen on; None: any port.
+    replicate to each other share a ``replication_secret``, or each two of them have keys of their
+    own in the directory ``replication_keys`` (see `velaray.topology.replication_keys`); without
+    either, replicators of other clusters are refused. ``hosts`` is the number of processes that the
+    actors share, besides one for work in the background; 0: each actor has a process of its own.
+    ``own_hosts`` is the number of further processes that busy topics may have for themselves.
+    ``port_range`` is the first and the last port that these processes listen on; None: any port.
 
     ``host`` is what processes listen on: an address or a name of one machine, or for several
     machines a network or an interface (see `velaray.topology.addresses`). ``advertise`` has the
@@ -150,6 +151,7 @@ class ClusterConfig:
     cluster_number: int = 0
     data_id: str = ""
     replication_secret: bytes = field(default=b"", repr=False)
+    replication_keys: str = ""
     hosts: int = 0
     own_hosts: int = 0
     port_range: tuple[int, int] | None = None

@@ -101,8 +101,8 @@ class Cluster:
         """Start a cluster whose journals are in ``data_dir``, and serve.
 
         docs/reference/configuration.md explains the options. ``auth`` replaces the two token keys;
-        ``replication_secret`` is the key or the path of its file. Environment variables and
-        velaray.toml aren't read.
+        ``replication_secret`` is the key, or the path of its file or of a directory of keys.
+        Environment variables and velaray.toml aren't read.
 
         Uses the Ray cluster of this process, else the one at ``ray_address``, else starts Ray on
         this machine with a token. Port 0 is a free port. Replaces the actors of an earlier start,

@@ -425,13 +425,14 @@ class ClusterSettings(BaseModel):
         ),
     ] = Field(default=1024, ge=1, le=1 << 30)
     replication_secret: Annotated[
-        bytes | FilePath,
+        bytes | FilePath | DirectoryPath,
         About(
             SECURITY,
-            "File with the key that all clusters share that replicate to each other. Without it, "
-            "replicators of other clusters are refused.",
-            metavar="FILE",
-            form="an existing file",
+            "Directory with the keys by which replicators prove their cluster: the file CLUSTER, "
+            "or the files in the directory CLUSTER, for each other cluster. Or a file with one key "
+            "that all clusters share. Without it, replicators of other clusters are refused.",
+            metavar="PATH",
+            form="an existing file or directory",
             unset="none",
             key_file=True,
         ),

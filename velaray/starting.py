@@ -48,6 +48,7 @@ from velaray.topology.key_files import (
 )
 from velaray.topology.ownership import OtherCluster, Superseded, data_id_of, take_ownership
 from velaray.topology.ports import PortUnavailable, hold_ports
+from velaray.topology.replication_keys import check_replication_keys
 from velaray.topology.sent_config import SECRETS
 from velaray.topology.stores import is_object_store, open_store
 from velaray.topology.tls import check_files
@@ -149,7 +150,7 @@ def configured(data_dir: str, settings: ClusterSettings) -> ClusterConfig:
     """
     values: dict[str, Any] = {key: getattr(settings, key) for key in _SAME}
     values["auth"] = auth = _auth(settings)
-    values["replication_secret"] = _replication_secret(settings.replication_secret)
+    values |= _replication_keys(settings.replication_secret)
     host = own_address(settings.host)
     values["tls"] = tls = _tls(settings, host)
     check_binding(host, auth, tls)
@@ -224,12 +225,15 @@ def _keys(settings: ClusterSettings) -> AuthSettings | None:
     return found
 
 
-def _replication_secret(given: bytes | Path) -> bytes:
+def _replication_keys(given: bytes | Path) -> dict[str, Any]:
+    if isinstance(given, Path) and given.is_dir():
+        check_replication_keys(given)
+        return {"replication_keys": str(given.absolute())}
     if isinstance(given, Path):
-        return read_secret(given)
+        return {"replication_secret": read_secret(given)}
     if given and len(given) < LEAST_SECRET_BYTES:
         raise ValueError(f"a replication secret needs at least {LEAST_SECRET_BYTES} bytes")
-    return given
+    return {"replication_secret": given}
 
 
 async def bootstrap(actor_system: ActorSystem) -> None:

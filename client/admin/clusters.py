@@ -47,6 +47,7 @@ class ClusterDetails(TypedDict):
     progress: str
     hasToken: bool
     local: bool
+    replicationKeys: list[str]
 
 
 class IncompleteTopics(TypedDict):
@@ -98,7 +99,8 @@ class Clusters(Resource[ModeT]):
     async def get(self, name: str) -> dict[str, Any]:
         """Return a cluster's ``serviceUrl`` (admin) and ``brokerServiceUrl``, both also by TLS
         (``serviceUrlTls``, ``brokerServiceUrlTls``; "": none), whether it is the
-        ``local`` one, whether this one ``hasToken`` for it, and its ``progress`` (see `create`)."""
+        ``local`` one, whether this one ``hasToken`` for it, its ``progress`` (see `create`), and
+        the names of the files in ``replicationKeys``, which this one shares with it alone."""
         return dict(await self._ask(GET, {"cluster": name}))
 
     @call

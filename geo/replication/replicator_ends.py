@@ -18,6 +18,7 @@ from velaray.geo.replication.replicator_settings import Remote
 from velaray.geo.replication.replicator_source import OnEntries, Source, SourceLost
 from velaray.geo.replication.replicator_target import OnConfirmed, Target
 from velaray.topology.actor_system import ActorSystem
+from velaray.topology.replication_keys import replicator_proofs
 from velaray.topology.rpc import RemoteError
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.replication import data_id_in
@@ -93,7 +94,7 @@ class Pushing(Ends):
         """See `Ends`."""
         way, topic = RemoteWay(self.remote, self.key.topic_name, self._prepare), self.key.topic_name
         names, config = (self.origin, self.remote.name), self.actor_system.config
-        proved = config.data_id, config.replication_secret
+        proved = config.data_id, replicator_proofs(config, self.remote.name)
         return Target(way, topic, *names, epoch, on_confirmed, on_lost, *proved)
 
     async def meet(self, target: Met) -> None:

@@ -11,7 +11,6 @@ from velaray.client.exceptions import NotConnected, VelarayError, from_server
 from velaray.events.ids import MessageId, TopicName
 from velaray.geo.replication.replicator_connections import Way
 from velaray.geo.replication.replicator_settings import CannotReplicate
-from velaray.topology.auth import replicator_proof
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import entry_header, send_header
 from velaray.wire.messages import build_entry
@@ -38,11 +37,11 @@ class Target:
         on_confirmed: OnConfirmed,
         on_lost: Callable[[Exception], None],
         data_id: str = "",
-        secret: bytes = b"",
+        proofs: str = "",
     ) -> None:
         """``topic`` is the partition's. Entries go from cluster ``source``, whose data has this id
-        (if known), to ``cluster``, which accepts them if it has the same ``secret``. A target with
-        a higher ``epoch`` replaces one whose lost connection wasn't noticed there yet."""
+        (if known), to ``cluster``, which accepts them for one of these ``proofs``. A target with a
+        higher ``epoch`` replaces one whose lost connection wasn't noticed there yet."""
         self._way = way
         self._topic = topic
         self._source = source
@@ -53,8 +52,8 @@ class Target:
         self._on_confirmed = on_confirmed
         self._on_lost = on_lost
         self._told = {DATA_ID: data_id} if data_id else {}
-        if secret:
-            self._told[PROOF] = replicator_proof(secret, source, cluster, data_id)
+        if proofs:
+            self._told[PROOF] = proofs
         self._connection: Connection | None = None
         self._unconfirmed: deque[int] = deque()
         self._markers: dict[int, asyncio.Future[None]] = {}

@@ -21,6 +21,7 @@ from velaray.events.ids import TopicName
 from velaray.geo.replication.replicator_connections import RemoteWay
 from velaray.geo.replication.replicator_settings import CannotReplicate, Remote
 from velaray.geo.replication.replicator_target import Target
+from velaray.topology.auth import replicator_proof
 from velaray.wire.replication import Marker
 
 EPOCH = 1 << 62
@@ -95,7 +96,8 @@ async def _send(source: str, remote: Remote, topic: TopicName, parts: list[bytes
 
     way = RemoteWay(remote, topic, prepare)
     ends = way, topic, source, remote.name
-    target = Target(*ends, EPOCH, lambda *_: None, lambda error: None, secret=REPLICATION_SECRET)
+    proof = replicator_proof(REPLICATION_SECRET, source, remote.name, "")
+    target = Target(*ends, EPOCH, lambda *_: None, lambda error: None, proofs=proof)
     try:
         await target.open()
         while parts:

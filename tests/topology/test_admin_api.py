@@ -94,6 +94,7 @@ def test_clusters_and_brokers(http: Http, cluster: LocalCluster) -> None:
         "brokerServiceUrlTls": "",
         "progress": "exact",
         "hasToken": False,
+        "replicationKeys": [],
         "local": True,
     }
     assert http("GET", f"{V2}/clusters/elsewhere").status == 404

@@ -79,7 +79,8 @@ def test_clusters_are_created_updated_and_deleted(http: Http, cluster: LocalClus
         "progress": "snapshots",
     }
     by_tls = {"serviceUrlTls": "", "brokerServiceUrlTls": ""}
-    shown = {**body, **by_tls, "progress": "snapshots", "hasToken": True, "local": False}
+    own = {"hasToken": True, "local": False, "replicationKeys": []}
+    shown = {**body, **by_tls, **own, "progress": "snapshots"}
     assert http("PUT", path, given).status == 204
     assert http("PUT", path, given).status == 409
     assert http("GET", f"{V2}/clusters").body == ["a", "b"]

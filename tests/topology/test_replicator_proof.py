@@ -105,7 +105,7 @@ def test_without_a_secret_no_client_is_a_replicator() -> None:
         empty = replicator_proof(b"", "east", "west", "")
         for proof in ("", empty):
             with pytest.raises(AuthenticationFailed, match="has no replication secret"):
-                check_replicator_proof(b"", "east", "west", "", proof)
+                check_replicator_proof([], "east", "west", "", proof)
         why = await told(await intruder(west), hello(proved("east", "west")))
         assert "cluster 'west' has no replication secret" in why
 

@@ -18,6 +18,7 @@ _COLUMNS = {
     "serviceUrlTls": "ADMIN BY TLS",
     "progress": "PROGRESS",
     "hasToken": "TOKEN",
+    "replicationKeys": "KEYS",
     "local": "THIS ONE",
 }
 _token = click.option(

@@ -9,8 +9,9 @@ from velaray.broker.coordinator.coordinators import check_not_systems
 from velaray.broker.partition.session.protocols import Client, HostedPartition, LocalPartitions
 from velaray.broker.session import ClientInfo
 from velaray.events.ids import TopicName
-from velaray.topology.auth import AuthenticationFailed, check_replicator_proof
+from velaray.topology.auth import AuthenticationFailed
 from velaray.topology.config import ClusterConfig
+from velaray.topology.replication_keys import check_replicator
 from velaray.topology.rpc import RemoteError
 from velaray.wire.replication import DATA_ID, PROOF, REPLICATOR_PREFIX
 
@@ -48,9 +49,8 @@ def check_source(
         raise RemoteError(Reason.NOT_ALLOWED, problem)
     if info.is_system:  # an actor of this cluster reads from the other one
         return
-    secret, proof = config.replication_secret, metadata.get(PROOF, "")
     try:
-        check_replicator_proof(secret, source, own, metadata.get(DATA_ID, ""), proof)
+        check_replicator(config, source, metadata.get(DATA_ID, ""), metadata.get(PROOF, ""))
     except AuthenticationFailed as error:
         raise RemoteError(Reason.NOT_ALLOWED, str(error)) from error
 

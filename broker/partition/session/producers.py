@@ -18,7 +18,7 @@ from velaray.actors.partition.producers import (
     Promotion,
     Waiting,
 )
-from velaray.broker.catalog.messages import MeetCluster
+from velaray.broker.catalog.messages import Clusters, MeetCluster
 from velaray.broker.partition.session.admission import (
     check_accepts_entries,
     check_home,
@@ -102,6 +102,7 @@ class ProducerHandlers:
             )
         name = command.producer_name or partition.publishing.producer_name()
         if source is not None:
+            await self._check_registered(partition, source)
             await self._meet(partition, source, metadata.get(DATA_ID, ""))
         producer = ConnectedProducer(self, partition, command.producer_id, name)
         producer.describe(command)
@@ -168,9 +169,17 @@ class ProducerHandlers:
             self._drop(producer)  # otherwise its next attempt would find it connected
             raise RemoteError(reply.reason, reply.message)
 
+    async def _check_registered(self, partition: HostedPartition, source: str) -> None:
+        """Refuse a cluster with a key of its own that isn't registered, or no longer is."""
+        if not self._partitions.config.replication_keys or self.client.info.is_system:
+            return
+        if source not in await partition.actor_system.request(ActorKey.catalog(), Clusters()):
+            problem = f"cluster {source!r} isn't registered here: use `velaray clusters create`"
+            raise RemoteError(Reason.NOT_ALLOWED, problem)
+
     async def _meet(self, partition: HostedPartition, source: str, data_id: str) -> None:
         """Refuse a cluster that has lost its data: its positions name other messages now."""
-        if data_id:
+        if data_id or self._partitions.config.replication_keys:
             meet = MeetCluster(source, data_id)
             await partition.actor_system.request(ActorKey.catalog(), meet)
 
