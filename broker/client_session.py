@@ -89,8 +89,12 @@ class ClientSession(Session):
             super().on_frame(connection, command, entry)
 
     def on_corrupt_entry(self, connection: WireConnection, error: CorruptEntryError) -> None:
-        """Refuse the entry; the connection continues."""
-        self._publishing.on_corrupt_entry(error)
+        """Refuse a damaged SEND; the connection continues. Any other command with an entry closes
+        it."""
+        if type(error.command) is Send and self._connected:
+            self._publishing.on_corrupt_entry(error)
+        else:
+            super().on_corrupt_entry(connection, error)
 
     def on_writable(self, connection: WireConnection) -> None:
         """Continue deliveries that waited for the socket."""

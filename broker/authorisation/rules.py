@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from velaray.actors.catalog.state import Scope
 from velaray.broker.authorisation.grants import Demand, Right
-from velaray.broker.coordinator.coordinators import is_systems
+from velaray.broker.coordinator.coordinators import stands_for_coordinators
 from velaray.events.ids import TopicName
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Send
@@ -64,9 +64,9 @@ def _of_topic(right: Right, text: str, subscription: str = "") -> Demand:
 
 
 def _lookup(command: Any) -> Iterator[Demand]:
-    # Clients find the transaction coordinators by topics of the system. Other topics of the system
-    # are refused by the handlers.
-    if not is_systems(TopicName.parse(command.topic)):
+    # Every client may find the transaction coordinators. Other topics of the system need a right
+    # there, which superusers have.
+    if not stands_for_coordinators(TopicName.parse(command.topic)):
         yield _of_topic(Right.LOOKUP, command.topic)
 
 

@@ -25,6 +25,11 @@ def coordinator_of(topic: TopicName) -> ActorKey | None:
     return ActorKey.of_coordinator(topic.partition) if same and topic.partition >= 0 else None
 
 
+def stands_for_coordinators(topic: TopicName) -> bool:
+    """Whether clients find coordinators by the topic: it is `ASSIGN` or a partition of it."""
+    return topic.topic == ASSIGN
+
+
 def is_systems(topic: TopicName) -> bool:
     """Whether the topic is in the system's namespace. Clients can't publish to, read or change such
     topics."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from velaray.broker.schema_registry.schema_calls import info_of
 from velaray.broker.wire_errors import code_of
-from velaray.events.ids import InvalidNameError
+from velaray.events.ids import InvalidNameError, TopicName
 from velaray.schemas import SchemaInfo, SchemaType
 from velaray.topology.rpc import reason_of
 from velaray.topology.transient import TRANSIENT_OR_STORE
@@ -34,16 +34,17 @@ async def get_schema(command: pb.CommandGetSchema, find: Find) -> pb.CommandGetS
     version.
     """
     answer = pb.CommandGetSchemaResponse(request_id=command.request_id)
-    if command.HasField("schema_version") and command.schema_version == NO_VERSION:
-        answer.schema.CopyFrom(to_proto(SchemaInfo(SchemaType.BYTES)))
-        answer.schema_version = NO_VERSION
-        return answer
     try:
+        TopicName.parse(command.topic)
+        if command.HasField("schema_version") and command.schema_version == NO_VERSION:
+            answer.schema.CopyFrom(to_proto(SchemaInfo(SchemaType.BYTES)))
+            answer.schema_version = NO_VERSION
+            return answer
         found = await find(read_version(command.schema_version))
-    except ValueError as error:
-        answer.error_code, answer.error_message = pb.MetadataError, str(error)
     except _ERRORS as error:
         answer.error_code, answer.error_message = code_of(error), reason_of(error)
+    except ValueError as error:
+        answer.error_code, answer.error_message = pb.MetadataError, str(error)
     else:
         answer.schema.CopyFrom(to_proto(info_of(found)))
         answer.schema_version = version_bytes(found["version"])

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jwt
 
@@ -32,18 +32,30 @@ def guarded(path: Path, anonymous: str = "", **more: Any) -> Iterator[LocalClust
     """A cluster with the tenants shop, whose administrator is "boss", and other."""
     auth = AuthSettings(secret=SECRET, anonymous_role=anonymous)
     with LocalCluster(path, auth=auth, roles=SETTINGS, **more) as cluster:
-        root = admin_of(cluster, "root")
-        root.create_tenant("shop", admin_roles=["boss"], allowed_clusters=["standalone"])
-        root.create_tenant("other", allowed_clusters=["standalone"])
-        for namespace in ("shop/orders", "shop/bills", "other/things"):
-            root.create_namespace(namespace)
-        root.create_topic(TOPIC)
-        root.create_topic("persistent://shop/orders/old")
-        root.create_topic("persistent://other/things/t")
+        furnish(cluster)
         yield cluster
 
 
-def admin_of(cluster: LocalCluster, role: str) -> Admin:
+class Served(Protocol):
+    """A cluster with an admin interface."""
+
+    @property
+    def admin_url(self) -> str: ...
+
+
+def furnish(cluster: Served) -> None:
+    """Create the tenants shop, whose administrator is "boss", and other."""
+    root = admin_of(cluster, "root")
+    root.create_tenant("shop", admin_roles=["boss"], allowed_clusters=["standalone"])
+    root.create_tenant("other", allowed_clusters=["standalone"])
+    for namespace in ("shop/orders", "shop/bills", "other/things"):
+        root.create_namespace(namespace)
+    root.create_topic(TOPIC)
+    root.create_topic("persistent://shop/orders/old")
+    root.create_topic("persistent://other/things/t")
+
+
+def admin_of(cluster: Served, role: str) -> Admin:
     return Admin(cluster.admin_url, token=token(role))
 
 

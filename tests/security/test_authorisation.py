@@ -20,9 +20,10 @@ from tests.official.support import eventually
 from tests.security.support import TOPIC, admin_of, client_of, guarded, raw, token
 from tests.support.local_cluster import LocalCluster
 from velaray import AuthorizationError, Client, Consumer, Producer
+from velaray.broker.coordinator.coordinators import ensure_partitions
 from velaray.cli.app import main
 from velaray.client.admin import AdminError, NotFound, PreconditionFailed
-from velaray.events.ids import ActorKind
+from velaray.events.ids import ActorKind, TopicName
 from velaray.wire import pulsar_pb2 as pb
 
 NO_SCHEMA = pb.Schema(name="", type=pb.Schema.String, schema_data=b"")
@@ -73,6 +74,34 @@ def test_a_role_without_grants_may_do_nothing(client: Client) -> None:
     assert not consumes(client)
     with pytest.raises(AuthorizationError, match="not authorized to look up"):
         client.get_topic_partitions(TOPIC)
+
+
+def test_system_topics_are_not_looked_up_but_those_of_coordinators(
+    cluster: LocalCluster, role: str
+) -> None:
+    """Every client needs the coordinators; other topics of the system are the superusers'."""
+    system = "persistent://pulsar/system"
+    cluster.run(
+        ensure_partitions(
+            cluster.actor_system, TopicName("pulsar", "system", "__ledger_deletion"), 1
+        )
+    )
+
+    async def partitions(asking: str, name: str) -> pb.CommandPartitionedTopicMetadataResponse:
+        client = await raw(cluster.proxy.port, asking)
+        topic = f"{system}/{name}"
+        client.send(pb.CommandPartitionedTopicMetadata(topic=topic, request_id=1))
+        found = await client.next(pb.CommandPartitionedTopicMetadataResponse)
+        client.close()
+        return found
+
+    async def scenario() -> None:
+        assert (await partitions(role, "transaction_coordinator_assign")).partitions > 0
+        found = await partitions(role, "__ledger_deletion")
+        assert found.error == pb.AuthorizationError
+        assert (await partitions("root", "__ledger_deletion")).partitions == 1
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("where", ["shop/orders", TOPIC], ids=["namespace", "topic"])

@@ -29,6 +29,8 @@ from velaray.topology.messages import Request
 from velaray.topology.rpc import RemoteError
 from velaray.topology.rpc_server import RpcListener
 from velaray.wire import pulsar_pb2 as pb
+from velaray.wire.commands import Message
+from velaray.wire.errors import CorruptEntryError
 
 TOPIC = TopicName.parse("persistent://public/default/t")
 
@@ -359,6 +361,27 @@ def test_closed_producers_are_not_remembered_for_ever(monkeypatch: pytest.Monkey
             client.say(pb.CommandCloseProducer(producer_id=number, request_id=2))
             await client.answer(pb.CommandSuccess)
         assert list(client.session._producer_table.closed) == [2, 3]
+
+    run(scenario)
+
+
+def test_a_damaged_entry_of_another_command_than_send_closes_its_connection() -> None:
+    async def scenario(setting: Setting) -> None:
+        client = setting.client
+        damaged = CorruptEntryError("damaged", Message(1, 1, 1))
+        client.session.on_corrupt_entry(client, damaged)  # type: ignore[arg-type]
+        assert client.closed
+
+    run(scenario)
+
+
+def test_a_schema_of_an_invalid_topic_is_refused_also_for_the_empty_version() -> None:
+    async def scenario(setting: Setting) -> None:
+        for version in (b"", b"\0" * 8):
+            asked = pb.CommandGetSchema(topic="a/b", request_id=1, schema_version=version)
+            setting.client.say(asked)
+            answer = await setting.client.answer(pb.CommandGetSchemaResponse)
+            assert answer.error_code == pb.InvalidTopicName
 
     run(scenario)
 
