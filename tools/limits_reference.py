@@ -183,12 +183,17 @@ one of the proxy and one for topics, and the limits count for each of them.
   frame for each connection that is answered at that moment.
 - A connection takes some 6 KiB besides. That was measured with 3,000 connections to the proxy
   that had sent CONNECT.
-- Each connection has up to 1,000 requests in work, of some KiB each.
+- Each connection has up to 1,000 requests in work, of up to 4 KiB each.
+- A topic that runs takes up to 200 KiB, without its entries.
 - The newest entries of all partitions have their limit together, and published bytes on their way
   to the disk for each partition.
 
 Two parts are not bounded as a whole: what partitions and subscriptions keep for stored data
 ([hosts](hosts.md)), and the bytes on their way to the disk over all partitions.
+
+`python -m tests.security.soak` attacks a process with half-open and slow peers, unfinished frames,
+floods of requests and new topics, and 100,000 connections. It checks that the process stays within
+these bounds, and that a client goes on.
 
 `/metrics` has `velaray_connections`, `velaray_received_buffer_bytes`,
 `velaray_unsent_buffer_bytes`, and the numbers of refused and closed connections.
