@@ -111,6 +111,15 @@ def command(message: ProtobufMessage) -> bytes:
     return _SIZES.pack(len(encoded) + 4, len(encoded)) + encoded
 
 
+def shared_answer(head: ProtobufMessage, rest: bytes) -> list[bytes]:
+    """The frame of a command, in two parts: its fields are those of ``head``, and those that are
+    encoded in ``rest``, which isn't copied."""
+    body = head.SerializePartialToString()
+    encoded = _PREFIXES[type(head)] + varint(len(body) + len(rest)) + body
+    size = len(encoded) + len(rest)
+    return [_SIZES.pack(size + 4, size) + encoded, rest]
+
+
 def entry_header(message: ProtobufMessage, entry_size: int) -> bytes:
     """The frame of a command that carries an entry, up to where the entry begins."""
     encoded = encode_command(message)

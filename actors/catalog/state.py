@@ -78,6 +78,14 @@ class Topic:
             for number in numbers
         )
 
+    def partition_names(self) -> Iterator[str]:
+        """The names of the partitions, in order; the topic's own name if it has none."""
+        name = str(self.name)
+        if not self.partitions:
+            yield name
+        for number in range(self.partitions):
+            yield f"{name}-partition-{number}"
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:

@@ -121,7 +121,7 @@ def _topics(state: Catalog, request: m.Topics) -> Any:
         raise RemoteError(Reason.NOT_FOUND, f"no namespace {request.namespace!r}")
     found = queries.topics(state, tenant, namespace)
     if request.partitions:
-        return [str(key.topic_name) for topic in found for key in topic.actors()]
+        return [name for topic in found for name in topic.partition_names()]
     return [describe(topic) for topic in found]
 
 

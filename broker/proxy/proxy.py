@@ -22,6 +22,7 @@ from velaray.broker.coordinator.coordinators import check_not_systems, coordinat
 from velaray.broker.garbage_collection.deletion import is_deletion_topic
 from velaray.broker.proxy.remote_lookup import RemoteLookup
 from velaray.broker.proxy.request_limits import Creations, Lists
+from velaray.broker.proxy.topic_lists import Listed, TopicLists
 from velaray.broker.schema_registry.schema_calls import find_schema
 from velaray.broker.schema_registry.schema_session import get_schema
 from velaray.broker.session import Session
@@ -41,7 +42,6 @@ from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import command as encode_frame
 from velaray.wire.connection import WireConnection
 from velaray.wire.guard import ConnectionGuard, Entrance
-from velaray.wire.hashing import topics_hash
 
 ACTIVATION_TIMEOUT_S = 60.0
 LOCATED_KEPT = 100_000
@@ -60,6 +60,7 @@ class Proxy:
         self.tunnels: set[_Tunnel] = set()
         self.guard = ConnectionGuard(connection_limits(actor_system.config))
         self.others = RemoteLookup(outgoing_tls(actor_system.config))
+        self.lists = TopicLists(self._ask_topics)
         settings = actor_system.config.roles
         self.grants = None if settings is None else GrantWatch(settings)
         if self.grants is not None:
@@ -140,6 +141,10 @@ class Proxy:
         while len(self.located) > LOCATED_KEPT:
             self.located.popitem(last=False)
         return address
+
+    async def _ask_topics(self, namespace: str, at_home: bool) -> list[str]:
+        wanted = m.Topics(namespace, partitions=True, at_home=at_home)
+        return await self.actor_system.request(ActorKey.catalog(), wanted)
 
     async def ask_elsewhere(self, tenant: str, command: Any) -> Any:
         """Return the answer of the proxy of a tenant's home cluster.
@@ -321,29 +326,24 @@ class ProxySession(Session):
         try:
             async with self._lists.turn():
                 answer = await self._routed(tenant, command, self._topics(command))
-                self.connection.send(answer)
+                if isinstance(answer, Listed):
+                    most = self.config.max_message_size
+                    self.connection.writelines(answer.answer(command, most))
+                else:
+                    self.connection.send(answer)
         except _ERRORS as error:
             self.error(command.request_id, code_of(error), str(error))
 
-    async def _topics(
-        self, command: pb.CommandGetTopicsOfNamespace
-    ) -> pb.CommandGetTopicsOfNamespaceResponse:
-        wanted = m.Topics(command.namespace, partitions=True, at_home=self._at_home)
+    async def _topics(self, command: pb.CommandGetTopicsOfNamespace) -> Listed:
+        if command.mode == pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
+            return Listed([])
         try:
-            topics = await self._ask(wanted)
+            found = await self._proxy.lists.of(command.namespace, self._at_home)
         except RemoteError as error:
             if error.kind != Reason.NOT_FOUND:
                 raise
-            topics = []  # the namespace may be created later
-        if command.mode == pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
-            topics = []
-        digest = topics_hash(topics)
-        return pb.CommandGetTopicsOfNamespaceResponse(
-            request_id=command.request_id,
-            topics=topics,
-            topics_hash=digest,
-            changed=digest != command.topics_hash,
-        )
+            return Listed([])  # the namespace may be created later
+        return found.narrowed(command.topics_pattern)
 
     # -- schemas -------------------------------------------------------------------
 
