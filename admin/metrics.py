@@ -124,6 +124,8 @@ def of_connections(cluster: str, process: str, usage: Usage) -> Iterator[Sample]
     yield Sample("velaray_connections", labels, usage.connections)
     yield Sample("velaray_connections_refused_total", labels, usage.refused)
     yield Sample("velaray_connections_shed_total", labels, usage.closed)
+    yield Sample("velaray_role_refusals_total", labels, usage.role_refusals)
+    yield Sample("velaray_memory_refusals_total", labels, usage.memory_refusals)
     yield Sample("velaray_received_buffer_bytes", labels, usage.received)
     yield Sample("velaray_unsent_buffer_bytes", labels, usage.unsent)
 

@@ -9,6 +9,7 @@ connection stays open for the others.
 from __future__ import annotations
 
 from velaray.actors.machine import Reason
+from velaray.broker.admission import Admission
 from velaray.broker.authorisation.grant_watch import GrantWatch
 from velaray.broker.authorisation.revocation import Revocation
 from velaray.broker.client_session import ClientSession
@@ -36,6 +37,7 @@ class ClientListener:
         self._revocation = Revocation(self._close_revoked)
         self.sessions: OpenConnections[ClientSession] = OpenConnections()
         self.guard = ConnectionGuard(connection_limits(config))
+        self.admission = Admission(config, self.guard)
         self._partitions: dict[TopicName, HostedPartition] = {}
         self._topics: dict[TopicName, dict[TopicName, None]] = {}
         self._coordinators: dict[int, Coordinator] = {}

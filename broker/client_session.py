@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol
 
+from velaray.broker.admission import Admission
 from velaray.broker.authorisation.grant_watch import GrantWatch
 from velaray.broker.coordinator.coordinator_handlers import CoordinatorHandlers, LocalCoordinators
 from velaray.broker.partition.channel.consumer import ChannelConsumer
@@ -37,6 +38,7 @@ class LocalActors(LocalPartitions, LocalCoordinators, Protocol):
 
     sessions: OpenConnections[ClientSession]
     grants: GrantWatch | None
+    admission: Admission
 
 
 class ClientSession(Session):
@@ -44,7 +46,7 @@ class ClientSession(Session):
     host, and transactions of any of its coordinators."""
 
     def __init__(self, actors: LocalActors) -> None:
-        super().__init__(actors.config, actors.grants)
+        super().__init__(actors.config, actors.admission, actors.grants)
         self._registry = actors.sessions
         self._producer_table, self._consumer_table = ProducerTable(), ConsumerTable()
         self._producers = ProducerHandlers(self, actors, self._producer_table)

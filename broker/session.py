@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import Any
 
 from velaray.actors.runtime import Stopped
+from velaray.broker.admission import LIMITED, Admission
 from velaray.broker.authorisation.gate import Gate, roles_of
 from velaray.broker.authorisation.grant_watch import GrantWatch
 from velaray.broker.credential_expiry import CredentialExpiry
@@ -77,6 +78,11 @@ class ClientInfo:
     sends_out_of_order: bool = False
     """Whether messages of several threads may arrive out of the order of their sequence ids."""
 
+    @property
+    def limited_role(self) -> str:
+        """The role whose limits count; "": none, or the client belongs to the cluster."""
+        return "" if self.is_system or self.role == HANDLES_ROLE else self.role
+
     def read_version(self, text: str) -> None:
         """Set the properties that follow from the client's version."""
         self.version = text
@@ -107,9 +113,14 @@ class Session:
     A handler never blocks: it runs work that waits as a task of the session (`spawn`).
     """
 
-    def __init__(self, config: ClusterConfig, grants: GrantWatch | None = None) -> None:
+    def __init__(
+        self, config: ClusterConfig, admission: Admission, grants: GrantWatch | None = None
+    ) -> None:
         """``grants`` decides on rights; it is needed if the cluster has authorisation."""
         self.config = config
+        self._admission = admission
+        self._entered: str | None = None
+        """The role with which the connection is counted."""
         self._grants = grants
         self.gate: Gate | None = None
         """Checks the client's rights; None: it may do everything."""
@@ -135,6 +146,12 @@ class Session:
         fault = fault_in(command) if handler is not None else None
         if handler is not None and fault is not None:
             self._refuse(command, fault)
+        elif (
+            type(command) in LIMITED
+            and not self.info.is_system
+            and (refusal := self._admission.refusal(self.info.limited_role, command)) is not None
+        ):
+            connection.send(refusal)
         elif handler is not None and self.gate is not None:
             self.gate.pass_on(command, handler)
         elif handler is not None:
@@ -166,6 +183,14 @@ class Session:
             self.error(0, pb.AuthenticationError, str(error))
             self.connection.close(error)
             return
+        if not command.proxy_to_broker_url:  # a tunnelled connection is counted at its end
+            role = self.info.limited_role
+            problem = self._admission.enter(role)
+            if problem:
+                self.error(0, pb.TooManyRequests, problem)
+                self.connection.close()
+                return
+            self._entered = role
         self._connected = True
         self.connection.establish()
         self.info.read_version(command.client_version)
@@ -246,6 +271,9 @@ class Session:
         """Cancel the tasks: the connection is closed, so their answers can't be sent."""
         if self._expiry is not None:
             self._expiry.stop()
+        if self._entered is not None:
+            self._admission.leave(self._entered)
+            self._entered = None
         for task in list(self._tasks):
             task.cancel()
 
@@ -257,6 +285,9 @@ class Session:
         """
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
+        role = self.info.limited_role
+        self._admission.begin(role)
+        task.add_done_callback(lambda _: self._admission.end(role))
         if len(self._tasks) >= MAX_REQUESTS and not self._full:
             self._full = True
             self.connection.pause_reading(MAX_REQUESTS)

@@ -72,6 +72,24 @@ def _of_processes() -> Iterator[_Row]:
         _default("max_connections_per_address"),
         "As above.",
     )
+    yield _Row(
+        "Those of one authenticated role",
+        _setting("max_connections_per_role"),
+        _default("max_connections_per_role"),
+        "TooManyRequests, and the connection is closed.",
+    )
+    yield _Row(
+        "Requests in work of one authenticated role",
+        _setting("max_requests_per_role"),
+        _default("max_requests_per_role"),
+        "TooManyRequests; acknowledgements, ends and closes are served.",
+    )
+    yield _Row(
+        "Resident memory",
+        _setting("memory_budget_mib"),
+        "no budget",
+        "Look-ups, new producers and new consumers: ServiceNotReady; clients try again.",
+    )
     memory = f"{_default('buffer_memory_mib')} MiB"
     yield _Row(
         "Bytes of buffers for what clients send",
@@ -120,6 +138,12 @@ def _of_connections() -> Iterator[_Row]:
         "Nothing is read until half of them are answered.",
     )
     yield _Row("Lists of topics that wait", "fixed", str(MAX_LISTS), "TooManyRequests.")
+    yield _Row(
+        "A list of topics",
+        "fixed",
+        _size(MAX_MESSAGE_SIZE),
+        "NotAllowedError; a pattern that begins with more of the names makes it shorter.",
+    )
     yield _Row(
         "Topics created by use",
         "fixed",
@@ -197,6 +221,8 @@ these bounds, and that a client goes on.
 
 `/metrics` has `velaray_connections`, `velaray_received_buffer_bytes`,
 `velaray_unsent_buffer_bytes`, and the numbers of refused and closed connections.
+`velaray_memory_refusals_total` and `velaray_role_refusals_total` count what the budget and the
+limits of roles refuse.
 """
 
 _COMMANDS = """

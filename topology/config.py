@@ -121,7 +121,9 @@ class ClusterConfig:
 
     ``max_connections`` limits the connections of clients to a process, and
     ``max_connections_per_address`` those from one address. ``buffer_memory_mib`` bounds the memory
-    of received bytes, and that of unsent ones, of these connections.
+    of received bytes, and that of unsent ones, of these connections. ``max_connections_per_role``
+    limits those of an authenticated role, and ``max_requests_per_role`` its requests in work. A
+    process of more than ``memory_budget_mib`` (0: any) refuses look-ups, producers and consumers.
     """
 
     data_dir: str
@@ -162,7 +164,10 @@ class ClusterConfig:
     tls: TlsSettings | None = None
     max_connections: int = 10_000
     max_connections_per_address: int = 5_000
+    max_connections_per_role: int = 10_000
+    max_requests_per_role: int = 10_000
     buffer_memory_mib: int = 512
+    memory_budget_mib: int = 0
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be sent to another process: a `velaray.topology.sent_config.SentConfig` is."""

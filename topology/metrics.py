@@ -227,6 +227,13 @@ METRICS: Mapping[str, About] = {
     "velaray_connections_shed_total": _counter(
         "Connections that the process closed because buffers took too much memory."
     ),
+    "velaray_role_refusals_total": _counter(
+        "Connections and requests that the process refused, because their role had too many."
+    ),
+    "velaray_memory_refusals_total": _counter(
+        "Look-ups, producers and consumers that the process refused, because it was over "
+        "--memory-budget."
+    ),
     "velaray_received_buffer_bytes": _gauge("Bytes of buffers for what clients send."),
     "velaray_unsent_buffer_bytes": _gauge("Bytes that wait for clients that don't read."),
     "velaray_actors_silent": _gauge("Actors that run and didn't answer this scrape in time."),

@@ -276,6 +276,18 @@ class ClusterSettings(BaseModel):
         int,
         About(NETWORK, "Limit of the connections to a process from one address."),
     ] = Field(default=5_000, ge=1)
+    max_connections_per_role: Annotated[
+        int,
+        About(NETWORK, "Limit of the connections of one authenticated role to a process."),
+    ] = Field(default=10_000, ge=1)
+    max_requests_per_role: Annotated[
+        int,
+        About(
+            NETWORK,
+            "Limit of the requests of one authenticated role that a process works on at a time; "
+            "further ones are refused.",
+        ),
+    ] = Field(default=10_000, ge=1)
     buffer_memory_mib: Annotated[
         int,
         About(
@@ -287,6 +299,16 @@ class ClusterSettings(BaseModel):
             unit="MiB",
         ),
     ] = Field(default=512, ge=16)
+    memory_budget_mib: Annotated[
+        int,
+        About(
+            PROCESSES,
+            "Resident memory of a process beyond which it refuses look-ups, new producers and new "
+            "consumers. 0: no budget. In MiB.",
+            option="--memory-budget",
+            unit="MiB",
+        ),
+    ] = Field(default=0, ge=0)
 
     token_secret: Annotated[
         bytes | FilePath | DirectoryPath | None,
@@ -608,7 +630,10 @@ class ClusterSettings(BaseModel):
         "tls_admin_port",
         "max_connections",
         "max_connections_per_address",
+        "max_connections_per_role",
+        "max_requests_per_role",
         "buffer_memory_mib",
+        "memory_budget_mib",
         "hosts",
         "passivate_after_s",
         "max_active_transactions",

@@ -112,7 +112,10 @@ class ClusterOptions(TypedDict, total=False):
     tls_only: bool
     max_connections: int
     max_connections_per_address: int
+    max_connections_per_role: int
+    max_requests_per_role: int
     buffer_memory_mib: int
+    memory_budget_mib: int
 
 
 class RayOptions(ClusterOptions, total=False):

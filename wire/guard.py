@@ -62,6 +62,10 @@ class Usage(NamedTuple):
     """The bytes that wait for peers that don't read."""
     closed: int = 0
     """Connections that were closed for the bound of the buffers."""
+    role_refusals: int = 0
+    """Connections and requests that were refused, because their role had too many."""
+    memory_refusals: int = 0
+    """Requests that were refused, because the process was over its memory budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,7 @@ class ConnectionGuard:
         self._limits = limits
         self._addresses: Counter[str] = Counter()
         self._connections = self._refused = 0
+        self.role_refusals = self.memory_refusals = 0
         self.received = BufferAccount(limits.buffer_bytes)
         self.unsent = BufferAccount(limits.buffer_bytes)
         _GUARDS.add(self)
@@ -107,8 +112,15 @@ class ConnectionGuard:
     def usage(self) -> Usage:
         """What the connections take now."""
         received, unsent = self.received, self.unsent
-        closed = received.closed + unsent.closed
-        return Usage(self._connections, self._refused, received.held, unsent.held, closed)
+        return Usage(
+            self._connections,
+            self._refused,
+            received.held,
+            unsent.held,
+            received.closed + unsent.closed,
+            self.role_refusals,
+            self.memory_refusals,
+        )
 
 
 _GUARDS: WeakSet[ConnectionGuard] = WeakSet()

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from velaray.actors.machine import Reason
+from velaray.broker.admission import Admission
 from velaray.broker.authorisation.grant_watch import GrantWatch
 from velaray.broker.catalog import messages as m
 from velaray.broker.connection_limits import connection_limits
@@ -59,6 +60,7 @@ class Proxy:
         self.sessions: OpenConnections[ProxySession] = OpenConnections()
         self.tunnels: set[_Tunnel] = set()
         self.guard = ConnectionGuard(connection_limits(actor_system.config))
+        self.admission = Admission(actor_system.config, self.guard)
         self.others = RemoteLookup(outgoing_tls(actor_system.config))
         self.lists = TopicLists(self._ask_topics)
         settings = actor_system.config.roles
@@ -107,6 +109,7 @@ class Proxy:
         for tunnel in list(self.tunnels):
             tunnel.close()
         self.others.close()
+        self.lists.close()
         if self.grants is not None:
             self.grants.stop()
 
@@ -162,7 +165,7 @@ class ProxySession(Session):
     """One client connection of a proxy."""
 
     def __init__(self, proxy: Proxy) -> None:
-        super().__init__(proxy.actor_system.config, proxy.grants)
+        super().__init__(proxy.actor_system.config, proxy.admission, proxy.grants)
         self._proxy = proxy
         self._creations = Creations()
         self._lists = Lists(lambda: self.connection.writable)

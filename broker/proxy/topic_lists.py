@@ -102,6 +102,7 @@ class TopicLists:
         self._ask = ask
         self._waiting: dict[_Key, asyncio.Task[Listed]] = {}
         self._busy: dict[_Key, asyncio.Event] = {}
+        self._tasks: set[asyncio.Task[Listed]] = set()
 
     async def of(self, namespace: str, at_home: bool) -> Listed:
         """The topics of a namespace. Raises what the query raises."""
@@ -110,13 +111,16 @@ class TopicLists:
         if task is None:
             task = asyncio.get_running_loop().create_task(self._make(key))
             self._waiting[key] = task
-            task.add_done_callback(_retrieve)
+            self._tasks.add(task)
+            task.add_done_callback(self._retrieve)
         return await asyncio.shield(task)
 
     async def _make(self, key: _Key) -> Listed:
-        while (busy := self._busy.get(key)) is not None:
-            await busy.wait()
-        del self._waiting[key]
+        try:
+            while (busy := self._busy.get(key)) is not None:
+                await busy.wait()
+        finally:
+            del self._waiting[key]
         self._busy[key] = asyncio.Event()
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -128,7 +132,12 @@ class TopicLists:
     def _free(self, key: _Key) -> None:
         self._busy.pop(key).set()
 
+    def close(self) -> None:
+        """End the requests that wait."""
+        for task in [*self._tasks]:
+            task.cancel()
 
-def _retrieve(task: asyncio.Task[Listed]) -> None:
-    if not task.cancelled():
-        task.exception()  # each request that waits gets it too
+    def _retrieve(self, task: asyncio.Task[Listed]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # each request that waits gets it too
