@@ -6,8 +6,8 @@ It is created when a handle is first made, and runs until the cluster stops.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -21,8 +21,11 @@ from velaray.topology.config import ClusterConfig
 from velaray.topology.ownership import OWNERSHIP_CHECK_S, check_ownership
 from velaray.topology.ray_host import make_actor_system
 from velaray.topology.ray_nodes import actor_resources
+from velaray.topology.ray_process import name_process
 from velaray.topology.rpc import reason_of
 from velaray.topology.sent_config import SentConfig, sent
+
+logger = logging.getLogger("velaray")
 
 HANDLES = "handles"
 
@@ -49,7 +52,8 @@ class HandlesActor:
     """The Ray class."""
 
     def __init__(self, settings: SentConfig) -> None:
-        config = settings.received()
+        self._config = config = settings.received()
+        name_process(self, config, HANDLES)
         actor_system = make_actor_system(config, make_actor)
         # An error here makes Ray not restart this actor: its cluster was superseded.
         with ThreadPoolExecutor(1) as pool:
@@ -58,6 +62,9 @@ class HandlesActor:
         self._calls = HandleCalls(actor_system, config.tls_service_url or config.service_url)
         self._watching = asyncio.get_running_loop().create_task(self._watch())
         self._watching.add_done_callback(_end_process)
+
+    def __repr__(self) -> str:
+        return f"{self._config.ray_namespace}:{HANDLES}"
 
     async def invoke(
         self, kind: str, target: Sequence[Any], method: str, /, *args: Any, **kwargs: Any
@@ -81,5 +88,5 @@ def _end_process(watching: asyncio.Task[None]) -> None:
     """End the process: the cluster is superseded, or the data can't be read."""
     error = None if watching.cancelled() else watching.exception()
     if error is not None:
-        print(f"velaray: handles stop: {reason_of(error)}", file=sys.stderr, flush=True)
+        logger.error("handles stop: %s", reason_of(error))
         os._exit(1)

@@ -7,8 +7,8 @@ connect to its ports without a call through Ray.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -24,10 +24,13 @@ from velaray.geo.actor_kinds import make_actor
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.ownership import OWNERSHIP_CHECK_S, check_ownership
 from velaray.topology.ray_host import make_actor_system
+from velaray.topology.ray_process import name_process
 from velaray.topology.sent_config import SentConfig
 
 if TYPE_CHECKING:
     from aiohttp import web
+
+logger = logging.getLogger("velaray")
 
 
 class ProxyActor:
@@ -43,6 +46,7 @@ class ProxyActor:
         self._name = name
         self._make_admin_app = make_admin_app
         self._config = settings.received()
+        name_process(self, self._config, name)
         self._actor_system = make_actor_system(self._config, make_actor)
         self._proxy = Proxy(self._actor_system)
         started: Future[None] = Future()
@@ -52,6 +56,9 @@ class ProxyActor:
         self._thread.start()
         started.result()
 
+    def __repr__(self) -> str:
+        return f"{self._config.ray_namespace}:{self._name}"
+
     async def _run(self, started: Future[None]) -> None:
         """Run the server; after a successful start its end also ends the process."""
         serving = asyncio.ensure_future(self._serve(started))
@@ -60,7 +67,7 @@ class ProxyActor:
         if not started.done():
             started.set_exception(error)
             return
-        print(f"velaray: the proxy stops: {error}", file=sys.stderr, flush=True)
+        logger.error("the proxy stops: %s", error)
         os._exit(1)
 
     async def _serve(self, started: Future[None]) -> None:

@@ -7,13 +7,14 @@ from collections.abc import Awaitable
 from typing import Any
 
 from velaray.actors.runtime import Stopped
-from velaray.topology.actor_system import Activation, ActorSystem
+from velaray.topology.actor_system import ActorBase, ActorSystem
+from velaray.topology.logs import with_facts
 
 
 class ActorTasks:
     """Tasks that are cancelled with their actor. An error that one raises ends the actor."""
 
-    def __init__(self, actor: Activation, actor_system: ActorSystem) -> None:
+    def __init__(self, actor: ActorBase, actor_system: ActorSystem) -> None:
         self._actor = actor
         self._actor_system = actor_system
         self._running: set[asyncio.Task[Any]] = set()
@@ -23,8 +24,9 @@ class ActorTasks:
         return bool(self._running)
 
     def spawn(self, work: Awaitable[Any]) -> asyncio.Task[Any]:
-        """Run an awaitable as a task."""
-        task: asyncio.Task[Any] = asyncio.ensure_future(work)
+        """Run an awaitable as a task. Its log lines carry the facts of the actor."""
+        with with_facts(self._actor.rpc_server.log_facts):
+            task: asyncio.Task[Any] = asyncio.ensure_future(work)
         self._running.add(task)
         task.add_done_callback(self._ended)
         return task

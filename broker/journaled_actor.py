@@ -87,6 +87,9 @@ class JournaledActor(ActorBase):
         except Purged as error:
             raise WasDeleted(self.deleted, str(error)) from error
         self.recovery_ms = began_ms, self.actor_system.clock_ms()
+        journal = self.runtime.journal
+        assert isinstance(journal, Journal)
+        self.rpc_server.log_facts["epoch"] = journal.epoch
         rpc_port = await self.rpc_server.open(self.config.listen_host)
         self.spawn(self._stay_the_owner())
         self.spawn(self.keeper.run())

@@ -31,6 +31,7 @@ from velaray.topology.auth import (
     check_tunnel_proof,
 )
 from velaray.topology.config import ClusterConfig
+from velaray.topology.logs import with_facts
 from velaray.topology.oidc import KeySet
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import PROTOCOL_VERSION, Command
@@ -283,7 +284,9 @@ class Session:
         An error of the work is reported to the event loop and ends the connection. `Stopped` isn't
         reported: the actor stops, and its clients look up the next one.
         """
-        task = asyncio.get_running_loop().create_task(work)
+        with with_facts({"connection": self.connection.peer}):
+            task = asyncio.get_running_loop().create_task(work)
+            task.add_done_callback(self._task_ended)
         self._tasks.add(task)
         role = self.info.limited_role
         self._admission.begin(role)
@@ -291,7 +294,6 @@ class Session:
         if len(self._tasks) >= MAX_REQUESTS and not self._full:
             self._full = True
             self.connection.pause_reading(MAX_REQUESTS)
-        task.add_done_callback(self._task_ended)
         return task
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:

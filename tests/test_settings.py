@@ -62,6 +62,8 @@ VALUES: Mapping[str, tuple[str, str, str]] = {
     "hosts": ("1", "2", "3"),
     "local": ("true", "false", "true"),
     "passivate_after_s": ("1", "2.5", "3"),
+    "log_format": ("json", "console", "json"),
+    "log_level": ("debug", "error", "warning"),
     "max_active_transactions": ("1", "2", "3"),
     "partition_sync": ("interval", "always", "interval"),
     "sync_interval_ms": ("1", "2", "3"),

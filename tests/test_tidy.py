@@ -22,6 +22,14 @@ CATCH_ALLS: dict[str, str] = {
 # Files that may wait by the clock, and the reason.
 SLEEPERS: dict[str, str] = {}
 
+# Files that print for the user of a terminal, and the reason.
+PRINTERS: dict[str, str] = {
+    "topology/progress.py": "the user of a command waits",
+    "topology/ray_connection.py": "the user of a command has a setting that doesn't apply",
+    "topology/ray_probe.py": "a script whose output its parent process reads",
+    "velaray/cluster.py": "the user who starts or stops a cluster reads it",
+}
+
 # Classes that still have more than 400 lines or 30 methods: how many of each they may have.
 # Lower a bound whenever a class shrinks, and remove the entry once the class keeps the limits.
 LARGE_CLASSES: dict[str, tuple[int, int]] = {}
@@ -50,6 +58,7 @@ RULES: dict[str, Rule] = {
     "public names are documented": tidy_rules.public_names_are_documented,
     "excepts are specific": lambda root: tidy_rules.excepts_are_specific(root, CATCH_ALLS),
     "nothing sleeps": lambda root: tidy_rules.nothing_sleeps(root, SLEEPERS),
+    "nothing prints": lambda root: tidy_rules.nothing_prints(root, PRINTERS),
     "back-off is in one module": tidy_rules.back_off_is_in_one_module,
     "jitter comes from the actor system": tidy_rules.jitter_comes_from_the_actor_system,
     "actors send typed requests": tidy_rules.actors_send_typed_requests,
@@ -356,6 +365,14 @@ def test_an_exception_to_a_rule_that_nothing_needs_is_caught(tmp_path: Path) -> 
     root = tree(tmp_path, topology__m_py="try:\n    pass\nexcept OSError:\n    pass")
     assert "isn't one" in tidy_rules.excepts_are_specific(root, {"topology/m.py::f": "why"})[0]
     assert "isn't one" in tidy_rules.nothing_sleeps(root, {"topology/m.py": "why"})[0]
+    assert "isn't one" in tidy_rules.nothing_prints(root, {"topology/m.py": "why"})[0]
+
+
+def test_a_print_is_caught(tmp_path: Path) -> None:
+    root = tree(tmp_path, broker__m_py="def f():\n    print('x')", tests__m_py="print('y')")
+    (found,) = tidy_rules.nothing_prints(root, {})
+    assert found.startswith("broker/m.py:2: print")
+    assert tidy_rules.nothing_prints(root, {"broker/m.py": "why"}) == []
 
 
 @pytest.mark.parametrize(

@@ -551,6 +551,18 @@ def nothing_sleeps(root: Path, allowed: Mapping[str, str]) -> list[str]:
     return faults + _stale(allowed, used)
 
 
+def nothing_prints(root: Path, allowed: Mapping[str, str]) -> list[str]:
+    """Product code logs; only the files in ``allowed`` print for their users."""
+    faults, used = [], set()
+    for source in sources(root):
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "pprint.pprint"):
+                used.add(source.path)
+                if source.path not in allowed:
+                    faults.append(f"{source.at(node)}: print; use the logger")
+    return faults + _stale(allowed, used)
+
+
 RETRIES = "events/backoff.py"
 
 

@@ -48,7 +48,9 @@ LAYERS: dict[str, Layer] = {
             *("pyarrow", "typing_extensions", "urllib3"),
         ),
     ),
-    "topology": Layer(_below("topology"), ("cryptography", "jwt", "msgpack", "msgspec", "ray")),
+    "topology": Layer(
+        _below("topology"), ("cryptography", "jwt", "msgpack", "msgspec", "ray", "structlog")
+    ),
     "broker": Layer(_below("broker"), ("google",)),
     "geo": Layer(_below("geo"), ("aiohttp", "google")),
     "admin": Layer(

@@ -23,6 +23,7 @@ from velaray.journal.store import LedgerStore
 from velaray.topology.config import ClusterConfig
 from velaray.topology.host import ActorHost
 from velaray.topology.host_control import HostControl
+from velaray.topology.logs import facts_of, with_facts
 from velaray.topology.messages import Codec, Message, ReplyT, Request
 from velaray.topology.rpc import (
     RemoteError,
@@ -118,7 +119,10 @@ async def start_actor(actor: ActorBase) -> Address:
     """Start an actor and serve its callers. Raises what its start raised; it is aborted then."""
     started = False
     try:
-        address = await actor.start()
+        facts = actor.rpc_server.log_facts
+        facts.update(facts_of(actor.key))
+        with with_facts(facts):
+            address = await actor.start()
         actor.rpc_server.serve()
         started = True
     finally:

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from velaray.journal.manifest import number_base
 from velaray.topology.addresses import is_per_node, own_address
+from velaray.topology.logs import LogFormat, LogLevel
 from velaray.topology.tls_settings import ClientAuth, TlsSettings
 
 
@@ -124,6 +125,8 @@ class ClusterConfig:
     of received bytes, and that of unsent ones, of these connections. ``max_connections_per_role``
     limits those of an authenticated role, and ``max_requests_per_role`` its requests in work. A
     process of more than ``memory_budget_mib`` (0: any) refuses look-ups, producers and consumers.
+
+    ``log_format`` is the form of the processes' log lines, and ``log_level`` their least level.
     """
 
     data_dir: str
@@ -168,6 +171,8 @@ class ClusterConfig:
     max_requests_per_role: int = 10_000
     buffer_memory_mib: int = 512
     memory_budget_mib: int = 0
+    log_format: LogFormat = LogFormat.CONSOLE
+    log_level: LogLevel = LogLevel.INFO
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be sent to another process: a `velaray.topology.sent_config.SentConfig` is."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from time import monotonic
 
+from velaray.topology.logs import with_facts
 from velaray.topology.open_connections import stop_accepting
 
 HANDSHAKE_S = 10.0
@@ -46,9 +47,13 @@ async def serve(
     Raises `OSError` if the port is in use or the host can't be listened on.
     """
     loop = asyncio.get_running_loop()
-    if tls is None:
-        return await loop.create_server(accept, host, port)
-    return await loop.create_server(accept, host, port, ssl=tls, ssl_handshake_timeout=HANDSHAKE_S)
+    with with_facts({}):  # the connections aren't only those of the actor that listens first
+        if tls is None:
+            return await loop.create_server(accept, host, port)
+        handshake_s = HANDSHAKE_S
+        return await loop.create_server(
+            accept, host, port, ssl=tls, ssl_handshake_timeout=handshake_s
+        )
 
 
 async def listen(

@@ -27,6 +27,7 @@ class PlacementDirectory:
     """The Ray class of the directory."""
 
     def __init__(self, hosts: int, own_hosts: int, namespace: str) -> None:
+        self._namespace = namespace
         self._table = PlacementTable(hosts, own_hosts)
         for name in dict.fromkeys((*host_names(hosts, own_hosts), *running_hosts(namespace))):
             self._table.add_host(name)
@@ -34,6 +35,9 @@ class PlacementDirectory:
                 host = ray.get_actor(name, namespace)
                 keys: list[str] = ray.get(host.keys.remote(), timeout=_REPORT_TIMEOUT_S)
                 self._table.found(name, map(ActorKey.parse, keys))
+
+    def __repr__(self) -> str:
+        return f"{self._namespace}:{DIRECTORY}"
 
     def place(self, key_text: str) -> str:
         """The name of the host that runs an actor, or is to run it."""

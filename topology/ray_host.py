@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
-import sys
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -50,13 +50,16 @@ from velaray.topology.ray_process import (
     allow_many_files,
     collect_garbage_rarely,
     keep_freed_memory,
+    name_process,
     resident_bytes,
 )
-from velaray.topology.ray_system import RayActorSystem, first_answer, ray_errors
+from velaray.topology.ray_system import RayActorSystem, first_answer, log_end, ray_errors
 from velaray.topology.rpc import RemoteError, reason_of
 from velaray.topology.sent_config import SentConfig, sent
 from velaray.topology.transient import TRANSIENT_OR_STORE
 from velaray.wire.guard import usage_of_process
+
+logger = logging.getLogger("velaray")
 
 WATCH_S = 1.0
 _DIRECTORY_S = 10.0
@@ -178,8 +181,7 @@ class SharedActorSystem(RayActorSystem):
 
     def fatal(self, actor: Activation, error: BaseException) -> None:
         """End an actor and no other; the next use recovers it."""
-        text = f"velaray: {actor.key} stops: {type(error).__name__}: {error}"
-        print(text, file=sys.stderr, flush=True)
+        log_end(actor.key, error)
         self.placed.hosted.fail(actor)
 
 
@@ -188,6 +190,7 @@ class HostActor:
 
     def __init__(self, name: str, settings: SentConfig, make_actor: MakeActor) -> None:
         config = settings.received()
+        name_process(self, config, name)
         if name == BACKGROUND_HOST:
             os.nice(BACKGROUND_NICENESS)  # this thread, and its later child threads
         self._name = name
@@ -210,6 +213,9 @@ class HostActor:
             task.add_done_callback(self._task_ended)
         self._recovering = loop.create_task(self._recover())
         self._recovering.add_done_callback(self._task_ended)
+
+    def __repr__(self) -> str:
+        return f"{self._config.ray_namespace}:{self._name}"
 
     # -- actors --------------------------------------------------------------------
 
@@ -331,7 +337,7 @@ class HostActor:
         host = host_of(to, self._config, self._make_actor)
         await host.keys.remote()  # a new process serves when it has started
         if await directory.relieve.remote(group, to, isolated):
-            print(f"velaray: {group} moves from {self._name} to {to}", file=sys.stderr, flush=True)
+            logger.info("%s moves from %s to %s", group, self._name, to, extra={"topic": group})
             await self.hand_over(group)
 
     async def _measure(self) -> None:
@@ -348,8 +354,8 @@ class HostActor:
         """End the process: the cluster is superseded, or the data can't be read."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            text = f"velaray: {self._name} stops: {type(error).__name__}: {reason_of(error)}"
-            print(text, file=sys.stderr, flush=True)
+            problem = f"{type(error).__name__}: {reason_of(error)}"
+            logger.error("%s stops: %s", self._name, problem)
             os._exit(1)
 
 

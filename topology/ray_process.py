@@ -1,4 +1,4 @@
-"""The settings of a process that runs actors: cycle collection and the allocator."""
+"""The settings of a process that runs actors: logs, title, cycle collection and the allocator."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import os
 import resource
 from pathlib import Path
 
+from velaray.topology.config import ClusterConfig
+from velaray.topology.logs import configure_logs
+
 _GC_THRESHOLDS = (200_000, 20, 50)
 """The threshold of Python's cycle collector. Some 20,000 entries under way with several objects
 each must stay below it. A message leaves no cycle behind, a client's connection some 70 objects."""
@@ -14,6 +17,20 @@ _KEPT_BLOCK = 16 << 20
 _MANY_FILES = 1 << 20
 BACKGROUND_NICENESS = 10
 """The niceness of work in the background, such as garbage collection: clients don't wait for it."""
+
+
+def name_process(actor: object, config: ClusterConfig, name: str) -> None:
+    """Show the name of a Ray actor in the title and in the log lines of its process.
+
+    Outside a worker process of Ray this does nothing.
+    """
+    # A cluster without Ray uses the other functions of this module.
+    from ray._private.worker import WORKER_MODE, global_worker
+
+    if global_worker.mode == WORKER_MODE:
+        configure_logs(config.log_format, config.log_level, process=name)
+        # Ray sets the title anew after each call, and takes it from the name of the class.
+        type(actor).__name__ = f"{config.ray_namespace}:{name}"
 
 
 def collect_garbage_rarely() -> None:

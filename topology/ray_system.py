@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -46,10 +46,13 @@ from velaray.topology.ray_process import (
     BACKGROUND_NICENESS,
     collect_garbage_rarely,
     keep_freed_memory,
+    name_process,
 )
 from velaray.topology.rpc import RemoteError, reason_of
 from velaray.topology.sent_config import SentConfig, sent
 from velaray.topology.stores import store_of
+
+logger = logging.getLogger("velaray")
 
 _WATCH_S = 1.0
 _SURVEYED_AT_ONCE = 16
@@ -107,8 +110,14 @@ class RayActorSystem(ActorSystem):
 
     def exit(self, key: ActorKey, error: BaseException) -> None:
         """End this process because of its actor."""
-        print(f"velaray: {key} stops: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        log_end(key, error)
         os._exit(1)
+
+
+def log_end(key: ActorKey, error: BaseException) -> None:
+    """Log that an actor ends because of an error."""
+    text = f"{key} stops: {type(error).__name__}: {error}"
+    logger.error("%s", text, extra={"actor": key.text()})
 
 
 @contextlib.contextmanager
@@ -192,8 +201,8 @@ def activate(key: ActorKey, config: ClusterConfig, make_actor: MakeActor) -> Any
 def _report_failure(task: asyncio.Task[None]) -> None:
     error = None if task.cancelled() else task.exception()
     if error is not None and not isinstance(error, Stopped):
-        text = f"velaray: metrics are no longer reported to Ray: {type(error).__name__}: {error}"
-        print(text, file=sys.stderr, flush=True)
+        problem = f"{type(error).__name__}: {error}"
+        logger.error("metrics are no longer reported to Ray: %s", problem)
 
 
 class VelarayActor:
@@ -202,6 +211,7 @@ class VelarayActor:
     def __init__(self, key_text: str, settings: SentConfig, make_actor: MakeActor) -> None:
         self._key = ActorKey.parse(key_text)
         config = settings.received()
+        name_process(self, config, key_text)
         if self._key.kind is ActorKind.GARBAGE_COLLECTOR:
             os.nice(BACKGROUND_NICENESS)  # this thread, and its later child threads
         self._actor_system = RayActorSystem(config, make_actor)
@@ -218,6 +228,9 @@ class VelarayActor:
         if self._key.kind is ActorKind.GARBAGE_COLLECTOR:  # its work comes without requests
             self._beginning = asyncio.get_running_loop().create_task(self._begin())
             self._beginning.add_done_callback(self._watch_ended)
+
+    def __repr__(self) -> str:
+        return f"{self._actor_system.config.ray_namespace}:{self._key}"
 
     async def _begin(self) -> None:
         """Start without a request. An error ends this process, and Ray restarts it."""

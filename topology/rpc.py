@@ -29,6 +29,7 @@ from velaray.events.portable import PortableError
 from velaray.journal.errors import JournalError, StorageFull
 from velaray.topology.compatibility import PROTOCOL, VERSION
 from velaray.topology.frames import FrameReader, frame
+from velaray.topology.logs import with_facts
 from velaray.topology.messages import (
     Codec,
     Message,
@@ -99,6 +100,8 @@ class Served(Protocol):
 
     peer: RpcPeer
     connections: OpenConnections[RpcConnection]
+    log_facts: dict[str, Any]
+    """The facts that log lines about requests carry."""
 
 
 class Acceptor(Protocol):
@@ -263,7 +266,8 @@ class RpcConnection(asyncio.Protocol):
             self._send([_RESPONSE, request_id, Reason.INVALID, str(error)])
             return
         answering = self._answer(self._peer, request_id, request)
-        task = asyncio.get_running_loop().create_task(answering)
+        with with_facts({} if self._served is None else self._served.log_facts):
+            task = asyncio.get_running_loop().create_task(answering)
         self._answering.add(task)
         task.add_done_callback(partial(self._answered, request_id, type(request).__name__))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from typing import Any
 
 from velaray.topology.open_connections import OpenConnections
 from velaray.topology.ports import Listener
@@ -78,6 +79,8 @@ class RpcServer:
         """``peer`` handles the messages for ``actor``."""
         self.peer = peer
         self.connections: OpenConnections[RpcConnection] = OpenConnections()
+        self.log_facts: dict[str, Any] = {"actor": actor}
+        """The facts that log lines of the actor carry. It adds those that it learns."""
         self._actor = actor
         self._listener = listener
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-import sys
+import logging
 from collections import Counter
 from dataclasses import replace
 from typing import Any, Final
@@ -26,6 +26,8 @@ from velaray.topology.ray_host import host_of
 from velaray.topology.ray_host_control import RayHostControl
 from velaray.topology.ray_nodes import DATA_RESOURCE
 from velaray.topology.rpc import RemoteError
+
+logger = logging.getLogger("velaray")
 
 MOVES: Final = 10
 """The most topics that move to even out the hosts between two looks at the nodes."""
@@ -50,7 +52,7 @@ class JoiningNodes:
     def look(self) -> None:
         """Include nodes that joined since the last look; move up to `MOVES` topics to their hosts.
 
-        A node that can't be used is named on standard error and left out until it joins again.
+        A node that can't be used is named in a log line and left out until it joins again.
         What Ray or a host doesn't answer in time is tried again at the next look.
         """
         if self._resource != DATA_RESOURCE:
@@ -67,7 +69,7 @@ class JoiningNodes:
         except (RayError, RemoteError, TimeoutError) as error:
             problem = one_line(error)
         if problem and problem != self._problem:
-            _say(f"nodes that join aren't in use yet: {problem}")
+            logger.warning("nodes that join aren't in use yet: %s", problem)
         self._problem = problem
 
     def _include(self, marked: dict[str, str]) -> None:
@@ -85,12 +87,12 @@ class JoiningNodes:
             (node,) = surveyed(self._config.host, {address: node_id})
             check_binding(node.address, self._config.auth, self._config.tls)
         except (ClusterError, UnsafeBindingError) as error:
-            _say(f"the node {address} that joined isn't used: {error}")
+            logger.warning("the node %s that joined isn't used: %s", address, error)
             return False
         config = replace(self._config, nodes=(*self._config.nodes, node.address))
         open_proxy_of_joined(config, address, _SERVES_WITHIN_S)
         self._config, self._known[address] = config, node
-        _say(f"the node {address} has joined: {config.service_url}")
+        logger.info("the node %s has joined: %s", address, config.service_url)
         return True
 
     async def _settle(self, node_id: str, node: Node, nodes: dict[str, Node]) -> bool:
@@ -158,7 +160,3 @@ def _surplus(shared: list[HostStatus], nodes: dict[str, Node]) -> list[str]:
             on_node[host.node] -= 1
             found.append(host.name)
     return found
-
-
-def _say(text: str) -> None:
-    print(f"velaray: {text}", file=sys.stderr, flush=True)

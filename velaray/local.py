@@ -8,7 +8,7 @@ all actors at once, and nothing restarts it.
 from __future__ import annotations
 
 import asyncio
-import sys
+import logging
 import threading
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack, ExitStack
@@ -43,6 +43,8 @@ from velaray.topology.ray_head import RayHead
 from velaray.topology.rpc import RemoteError
 from velaray.topology.stores import store_of
 
+logger = logging.getLogger("velaray")
+
 IN_MEMORY = "memory"
 WATCH_S = 1.0
 START_TIMEOUT_S = 60.0
@@ -56,8 +58,8 @@ class LocalActorSystem(InProcessActorSystem):
 
     def fatal(self, actor: Activation, error: BaseException) -> None:
         """End an actor and no other; the next use recovers it."""
-        text = f"velaray: {actor.key} stops: {type(error).__name__}: {error}"
-        print(text, file=sys.stderr, flush=True)
+        text = f"{actor.key} stops: {type(error).__name__}: {error}"
+        logger.error("%s", text, extra={"actor": actor.key.text()})
         super().fatal(actor, error)
 
 

@@ -35,6 +35,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from velaray.actors.catalog.clusters import is_service_url
 from velaray.topology.config import PartitionSync, is_loopback
+from velaray.topology.logs import LogFormat, LogLevel
 from velaray.topology.placement import Placement
 from velaray.topology.stores import is_object_store
 from velaray.topology.tls_settings import ClientAuth, TlsVersion
@@ -554,6 +555,17 @@ class ClusterSettings(BaseModel):
             unit="seconds",
         ),
     ] = Field(default=300.0, gt=0, allow_inf_nan=False)
+    log_format: Annotated[
+        LogFormat,
+        About(
+            PROCESSES,
+            "Form of the log lines on standard error: console for people, json for programs.",
+        ),
+    ] = LogFormat.CONSOLE
+    log_level: Annotated[
+        LogLevel,
+        About(PROCESSES, "Least level of the log lines that are written."),
+    ] = LogLevel.INFO
     max_active_transactions: Annotated[
         int,
         About(

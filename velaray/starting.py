@@ -93,6 +93,8 @@ class ClusterOptions(TypedDict, total=False):
     sync_interval_ms: int
     commit_interval_ms: int
     compaction_retain_null_key: bool
+    log_format: str
+    log_level: str
     max_active_transactions: int
     undelete_s: float
     deletion_retry_s: float

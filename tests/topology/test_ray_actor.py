@@ -150,7 +150,7 @@ def test_a_proxy_that_cannot_start_reports_the_reason(
 
 
 def test_a_proxy_whose_thread_ends_exits_its_process(
-    config: ClusterConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    config: ClusterConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def unreadable(store: Any, config: ClusterConfig) -> None:
         raise OSError("too many open files")
@@ -160,4 +160,4 @@ def test_a_proxy_whose_thread_ends_exits_its_process(
     monkeypatch.setattr(os, "_exit", lambda code: left.set())
     monkeypatch.setattr(proxy_actor, "check_ownership", unreadable)
     assert left.wait(5)
-    assert "the proxy stops: too many open files" in capsys.readouterr().err
+    assert "the proxy stops: too many open files" in caplog.text

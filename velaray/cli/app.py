@@ -72,7 +72,9 @@ def start(show: Output, file: Path | None, **options: Any) -> None:
     from velaray.starting import ClusterError
     from velaray.topology.config import UnreachableAddressError, UnsafeBindingError
     from velaray.topology.key_files import KeyFileError
+    from velaray.topology.logs import configure_logs
 
+    configure_logs(settings.log_format, settings.log_level)
     try:
         cluster = _started(settings)
     except (
