@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar, Token
 from enum import StrEnum
 from types import TracebackType
@@ -81,18 +81,24 @@ def facts_of(key: ActorKey) -> dict[str, Any]:
     return facts
 
 
-def configure_logs(form: LogFormat, level: LogLevel, **process: str) -> None:
+def configure_logs(form: LogFormat, level: LogLevel, **process: str) -> Callable[[], None]:
     """Write the log lines of this process to standard error, as of now.
 
     Lines of velaray have at least this level, and those of libraries the level "warning". Each
-    line carries the facts of the ``process``.
+    line carries the facts of the ``process``. The result restores what applied before.
     """
     handler = _StandardError()
     handler.setFormatter(_formatter(form, process))
-    root = logging.getLogger()
-    root.handlers[:] = [each for each in root.handlers if not isinstance(each, _StandardError)]
+    root, velaray = logging.getLogger(), logging.getLogger("velaray")
+    former = velaray.level
     root.addHandler(handler)
-    logging.getLogger("velaray").setLevel(level.upper())
+    velaray.setLevel(level.upper())
+
+    def restore() -> None:
+        root.removeHandler(handler)
+        velaray.setLevel(former)
+
+    return restore
 
 
 class _StandardError(logging.Handler):

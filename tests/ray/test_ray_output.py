@@ -12,6 +12,7 @@ import ray._private.worker
 from tests.ray.support import GENEROUS_S, kill
 from velaray.client.admin import Admin
 from velaray.cluster import Cluster
+from velaray.topology.ray_logs import node_logs
 
 
 def test_lines_about_killed_processes_are_not_printed(
@@ -31,6 +32,11 @@ def test_lines_about_killed_processes_are_not_printed(
         kill(cluster, "partition", "t")
         assert reported.wait(GENEROUS_S), "Ray reports the death of a worker"
         out, err = capfd.readouterr()
+        for host in Admin(cluster.admin_url).hosts():
+            title = Path(f"/proc/{host['pid']}/cmdline").read_text().rstrip("\0 ")
+            assert title.startswith(f"ray::velaray-standalone:{host['name']}")
+        processes = {process for process, _ in node_logs("auto", "standalone").read()}
     assert out == ""
     assert all(line.startswith("velaray: still ") for line in err.splitlines()), err
+    assert {"front-door", "host/0", "placement"} <= processes
     assert ray._private.worker._worker_logs_enabled  # others' Rays in this process go on reporting

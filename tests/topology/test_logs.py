@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,20 @@ from velaray.topology.logs import LogFormat, LogLevel, configure_logs, facts_of,
 logger = logging.getLogger("velaray")
 
 
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    """Undo what `configure_logs` does to this process."""
-    root, level = logging.getLogger(), logger.level
-    handlers = list(root.handlers)
-    yield
-    root.handlers[:] = handlers
-    logger.setLevel(level)
+Configure = Callable[..., Callable[[], None]]
+
+
+@pytest.fixture
+def configure() -> Iterator[Configure]:
+    """`configure_logs`, whose effect ends with the test."""
+    with ExitStack() as undo:
+
+        def configured(*args: Any, **process: str) -> Callable[[], None]:
+            restore = configure_logs(*args, **process)
+            undo.callback(restore)
+            return restore
+
+        yield configured
 
 
 def lines(capsys: pytest.CaptureFixture[str], *events: str) -> list[dict[str, Any]]:
@@ -37,8 +44,10 @@ def lines(capsys: pytest.CaptureFixture[str], *events: str) -> list[dict[str, An
     return [line for line in found if line["event"] in events]
 
 
-def test_a_json_line_has_all_facts_and_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    configure_logs(LogFormat.JSON, LogLevel.INFO, process="host/0")
+def test_a_json_line_has_all_facts_and_the_traceback(
+    configure: Configure, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure(LogFormat.JSON, LogLevel.INFO, process="host/0")
     facts: dict[str, Any] = facts_of(ActorKey.parse("partition/a/b/c/-1/1"))
     with with_facts(facts):
         facts["epoch"] = 3
@@ -61,8 +70,10 @@ def test_a_json_line_has_all_facts_and_the_traceback(capsys: pytest.CaptureFixtu
     assert "OSError: gone" in second["exception"]
 
 
-def test_a_line_for_people_has_the_facts_at_its_end(capsys: pytest.CaptureFixture[str]) -> None:
-    configure_logs(LogFormat.CONSOLE, LogLevel.WARNING, process="host/0")
+def test_a_line_for_people_has_the_facts_at_its_end(
+    configure: Configure, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure(LogFormat.CONSOLE, LogLevel.WARNING, process="host/0")
     with with_facts({"actor": "catalog"}):
         logger.info("not shown")
         logger.warning("the disk is full")
@@ -71,11 +82,13 @@ def test_a_line_for_people_has_the_facts_at_its_end(capsys: pytest.CaptureFixtur
     assert " [warning] the disk is full actor=catalog process=host/0\n" in text
 
 
-def test_libraries_write_from_warnings_on_and_a_second_call_replaces_the_first(
-    capsys: pytest.CaptureFixture[str],
+def test_libraries_write_from_warnings_on_and_the_result_restores(
+    configure: Configure, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    configure_logs(LogFormat.CONSOLE, LogLevel.DEBUG)
-    configure_logs(LogFormat.JSON, LogLevel.DEBUG)
+    former = logger.level
+    configure(LogFormat.CONSOLE, LogLevel.ERROR)()
+    assert logger.level == former
+    configure(LogFormat.JSON, LogLevel.DEBUG)
     logging.getLogger("asyncio").info("not shown")
     logging.getLogger("asyncio").warning("slow")
     logger.debug("shown")
@@ -88,7 +101,7 @@ def test_libraries_write_from_warnings_on_and_a_second_call_replaces_the_first(
 
 
 def test_tasks_carry_the_facts_of_their_actor_and_of_their_connection(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, configure: Configure, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def tell(event: str) -> None:
         logger.warning(event)
@@ -105,7 +118,7 @@ def test_tasks_carry_the_facts_of_their_actor_and_of_their_connection(
     ):
         producer = client.create_producer("t")
         producer.send(b"1")
-        configure_logs(LogFormat.JSON, LogLevel.INFO)
+        configure(LogFormat.JSON, LogLevel.INFO)
         asyncio.run_coroutine_threadsafe(work(cluster.actor_system), cluster.loop).result(30)
         found = {each["event"]: each for each in lines(capsys, "of the actor", "of a client")}
     actor = found["of the actor"]

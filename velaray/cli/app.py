@@ -20,6 +20,7 @@ from velaray.cli.history import messages, subscriptions, why
 from velaray.cli.hosts import hosts
 from velaray.cli.journal import journal
 from velaray.cli.ledgers import ledgers
+from velaray.cli.logs import logs
 from velaray.cli.messages import consume, produce
 from velaray.cli.migrations import tenants
 from velaray.cli.peeking import topics
@@ -74,7 +75,8 @@ def start(show: Output, file: Path | None, **options: Any) -> None:
     from velaray.topology.key_files import KeyFileError
     from velaray.topology.logs import configure_logs
 
-    configure_logs(settings.log_format, settings.log_level)
+    restore = configure_logs(settings.log_format, settings.log_level)
+    click.get_current_context().call_on_close(restore)
     try:
         cluster = _started(settings)
     except (
@@ -209,6 +211,7 @@ for _command in (
     hosts,
     journal,
     ledgers,
+    logs,
     namespaces,
     permissions,
     pipelines,
