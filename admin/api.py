@@ -48,7 +48,7 @@ from velaray.admin.authorisation import (
 from velaray.admin.binding import Route, bound
 from velaray.admin.callers import refuse_foreign_callers
 from velaray.admin.http import ACTOR_SYSTEM, MAX_BODY, answer_errors, check_token
-from velaray.admin.metrics import LOOP_LAG, SCRAPE_LOCK, measure_lag
+from velaray.admin.metrics import LOOP_LAG, SCRAPE_LOCK
 from velaray.admin.openapi import DESCRIPTION, Description, Group
 from velaray.admin.policies import QUOTA_LOCK
 from velaray.admin.unsupported import refuse_unsupported
@@ -111,7 +111,6 @@ def admin_app(actor_system: ActorSystem) -> web.Application:
     app[QUOTA_LOCK] = asyncio.Lock()
     app[SCRAPE_LOCK] = asyncio.Lock()
     app[LOOP_LAG] = LoopLag()
-    app.cleanup_ctx.append(measure_lag)
     app[GRANTS] = make_grants(app)
     app.on_cleanup.append(stop_grants)
     app[AUDIT] = make_audit(app)

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from velaray.admin.api import admin_app
 from velaray.admin.http import ACTOR_SYSTEM, MAX_BODY
+from velaray.admin.metrics import measure_lag
 from velaray.console import (
     attention,
     audit,
@@ -56,6 +57,8 @@ def console_app(actor_system: ActorSystem) -> web.Application:
     app[TEMPLATES] = templates()
     app[SURVEYS] = Surveys()
     app[_API] = admin_app(actor_system)
+    # Here, and not for every REST interface: simulated processes have no such timer.
+    app[_API].cleanup_ctx.append(measure_lag)
     app.cleanup_ctx.append(_api)
     for module in _PAGES:
         for method, path, handler in module.ROUTES:
