@@ -217,7 +217,9 @@ Two parts are not bounded as a whole: what partitions and subscriptions keep for
 
 `python -m tests.security.soak` attacks a process with half-open and slow peers, unfinished frames,
 floods of requests and new topics, and 100,000 connections. It checks that the process stays within
-these bounds, and that a client goes on.
+these bounds, and that a client goes on. The client slows down: on 2 cores 99 % of its messages
+arrived within 9 seconds under 200,000 requests for lists of topics, and within 14 seconds under
+200,000 creations of topics.
 
 `/metrics` has `velaray_connections`, `velaray_received_buffer_bytes`,
 `velaray_unsent_buffer_bytes`, and the numbers of refused and closed connections.
