@@ -1,5 +1,7 @@
 """How far a streaming query is behind, in Spark's reports of its progress."""
 
+import pytest
+
 from velaray.pipelines import lag
 
 NO_OFFSETS = ("null", "None", None, '{"7": 3}', '"text"', {"partitions": {"p": {"entries": None}}})
@@ -34,6 +36,7 @@ def test_the_source_reports_the_ends_of_all_partitions(driver, client, topic, ma
         source.stop()
 
 
+@pytest.mark.slow
 def test_spark_reports_the_lag_of_each_batch(run, client, topic):
     with client.create_producer(topic, batching_enabled=False) as producer:
         for number in range(6):

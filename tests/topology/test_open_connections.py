@@ -31,7 +31,7 @@ def test_a_session_of_a_server_that_has_ended_is_cut(kind: Any, ended: bool) -> 
     sessions: OpenConnections[Any] = OpenConnections()
     sessions.ended = ended
     server = SimpleNamespace(
-        config=config, sessions=sessions, actor_system=system, number=0, grants=None
+        config=config, sessions=sessions, actor_system=system, number=0, grants=None, admission=None
     )
     session, connection = kind(server), Connection()
     session.on_connected(connection)
