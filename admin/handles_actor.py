@@ -52,6 +52,7 @@ class HandlesActor:
     """The Ray class."""
 
     def __init__(self, settings: SentConfig) -> None:
+        self._title = settings.title(HANDLES)  # Ray asks for it also if the rest fails
         self._config = config = settings.received()
         name_process(self, config, HANDLES)
         actor_system = make_actor_system(config, make_actor)
@@ -64,7 +65,7 @@ class HandlesActor:
         self._watching.add_done_callback(_end_process)
 
     def __repr__(self) -> str:
-        return f"{self._config.ray_namespace}:{HANDLES}"
+        return self._title
 
     async def invoke(
         self, kind: str, target: Sequence[Any], method: str, /, *args: Any, **kwargs: Any

@@ -43,6 +43,7 @@ class ProxyActor:
         make_admin_app: Callable[[ActorSystem], web.Application],
     ) -> None:
         """``make_admin_app`` makes the application of the admin port."""
+        self._title = settings.title(name)  # Ray asks for it also if the rest fails
         self._name = name
         self._make_admin_app = make_admin_app
         self._config = settings.received()
@@ -57,7 +58,7 @@ class ProxyActor:
         started.result()
 
     def __repr__(self) -> str:
-        return f"{self._config.ray_namespace}:{self._name}"
+        return self._title
 
     async def _run(self, started: Future[None]) -> None:
         """Run the server; after a successful start its end also ends the process."""

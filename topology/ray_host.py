@@ -189,6 +189,7 @@ class HostActor:
     """The Ray class of hosts."""
 
     def __init__(self, name: str, settings: SentConfig, make_actor: MakeActor) -> None:
+        self._title = settings.title(name)  # Ray asks for it also if the rest fails
         config = settings.received()
         name_process(self, config, name)
         if name == BACKGROUND_HOST:
@@ -215,7 +216,7 @@ class HostActor:
         self._recovering.add_done_callback(self._task_ended)
 
     def __repr__(self) -> str:
-        return f"{self._config.ray_namespace}:{self._name}"
+        return self._title
 
     # -- actors --------------------------------------------------------------------
 

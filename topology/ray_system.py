@@ -209,6 +209,7 @@ class VelarayActor:
     """The Ray class of all velaray actors."""
 
     def __init__(self, key_text: str, settings: SentConfig, make_actor: MakeActor) -> None:
+        self._title = settings.title(key_text)  # Ray asks for it also if the rest fails
         self._key = ActorKey.parse(key_text)
         config = settings.received()
         name_process(self, config, key_text)
@@ -230,7 +231,7 @@ class VelarayActor:
             self._beginning.add_done_callback(self._watch_ended)
 
     def __repr__(self) -> str:
-        return f"{self._actor_system.config.ray_namespace}:{self._key}"
+        return self._title
 
     async def _begin(self) -> None:
         """Start without a request. An error ends this process, and Ray restarts it."""

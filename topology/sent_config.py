@@ -24,7 +24,7 @@ from velaray.journal.objects.bodies import Kind, decode_body
 from velaray.journal.objects.conditional import ConditionalObjects, Taken
 from velaray.journal.objects.remote_objects import open_objects
 from velaray.journal.private import make_private, private_opener
-from velaray.topology.config import ClusterConfig
+from velaray.topology.config import ClusterConfig, namespace_of
 from velaray.topology.ownership import Superseded
 from velaray.topology.stores import is_object_store
 
@@ -40,6 +40,10 @@ class SentConfig:
     """A `ClusterConfig` without its secrets: its other fields by name."""
 
     settings: Mapping[str, Any]
+
+    def title(self, name: str) -> str:
+        """How Ray calls an actor of this cluster: its namespace and its name."""
+        return f"{namespace_of(self.settings['name'])}:{name}"
 
     def received(self) -> ClusterConfig:
         """The settings with the secrets, which are read. Blocks.
