@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,3 +99,23 @@ def test_the_command_reads_the_output_of_a_local_cluster(tmp_path: Path) -> None
     assert done.output.rstrip().endswith(FAILED)
     piped = CliRunner().invoke(main, ["logs", "catalog", "--file", "-"], input=f"{OTHER}\n")
     assert piped.output == f"{OTHER}\n"
+
+
+def test_a_followed_file_shows_each_line_at_once(tmp_path: Path) -> None:
+    """Its last line too, after which nothing comes."""
+    output = tmp_path / "output"
+    output.write_text(f"{MOVED}\n")
+    command = [sys.executable, "-u", "-c", "from velaray.cli.app import main; main()"]
+    with subprocess.Popen(
+        [*command, "logs", "t", "--follow", "--file", str(output)],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == f"{MOVED}\n"
+            with output.open("a") as file:
+                file.write(f"{FAILED}\n")
+            assert process.stdout.readline() == f"{FAILED}\n"
+        finally:
+            process.kill()

@@ -20,6 +20,8 @@ from velaray.events.ids import ActorKey
 if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor, WrappedLogger
 
+_logger = logging.getLogger("velaray")
+
 _FOREIGN = ("_ray_timestamp_ns", "asctime", "message")
 """What Ray and other formatters add to the records of Python's `logging`."""
 _NOTHING: Mapping[str, Any] = {}
@@ -79,6 +81,12 @@ def facts_of(key: ActorKey) -> dict[str, Any]:
     if key.topic:
         facts["topic"] = str(key.topic_name)
     return facts
+
+
+def log_end(key: ActorKey, error: BaseException) -> None:
+    """Log that an actor ends because of an error."""
+    text = f"{key} stops: {type(error).__name__}: {error}"
+    _logger.error("%s", text, extra={"actor": key.text()})
 
 
 def configure_logs(form: LogFormat, level: LogLevel, **process: str) -> Callable[[], None]:

@@ -35,6 +35,7 @@ from velaray.topology.actor_system import (
 from velaray.topology.compatibility import VERSION, installed
 from velaray.topology.config import ClusterConfig
 from velaray.topology.load import SAMPLE_S, BusyRule, LoadMeter, QuietRule
+from velaray.topology.logs import log_end
 from velaray.topology.loop_lag import LoopLag
 from velaray.topology.messages import ReplyT, Request, method_of
 from velaray.topology.metrics import Sample
@@ -53,7 +54,7 @@ from velaray.topology.ray_process import (
     name_process,
     resident_bytes,
 )
-from velaray.topology.ray_system import RayActorSystem, first_answer, log_end, ray_errors
+from velaray.topology.ray_system import RayActorSystem, first_answer, ray_errors
 from velaray.topology.rpc import RemoteError, reason_of
 from velaray.topology.sent_config import SentConfig, sent
 from velaray.topology.transient import TRANSIENT_OR_STORE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,9 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from velaray.topology.config import namespace_of
-from velaray.topology.ray_connection import RayUnavailable, connect_ray
+from velaray.topology.ray_connection import RayUnavailable, connect_ray, one_line
+
+logger = logging.getLogger("velaray")
 
 SESSIONS: Final = "/tmp/ray"
 """The folder of Ray's sessions on a machine, unless Ray was started with another one."""
@@ -102,7 +105,9 @@ class _OfRay:
         for node, answer in asked.items():
             try:
                 parts: list[Part] = ray.get(answer, timeout=_ANSWER_S)
-            except RayError:  # the node is lost, or busy: the next look asks again
+            except RayError as error:  # it is lost, or busy: a next look asks again
+                problem = one_line(error)
+                logger.warning("the lines of node %s aren't shown: %s", node, problem)
                 continue
             for path, process, place, text in parts:
                 self._offsets[node][path] = place

@@ -30,7 +30,7 @@ def name_process(actor: object, config: ClusterConfig, name: str) -> None:
     if global_worker.mode == WORKER_MODE:
         configure_logs(config.log_format, config.log_level, process=name)
         # Ray sets the title anew after each call, and takes it from the name of the class.
-        type(actor).__name__ = f"{config.ray_namespace}:{name}"
+        type(actor).__name__ = repr(actor)
 
 
 def collect_garbage_rarely() -> None:

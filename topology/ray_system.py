@@ -38,6 +38,7 @@ from velaray.topology.actor_system import (
 )
 from velaray.topology.config import ClusterConfig
 from velaray.topology.host import WRITERS
+from velaray.topology.logs import log_end
 from velaray.topology.messages import ReplyT, Request, method_of
 from velaray.topology.metrics import Sample
 from velaray.topology.ownership import check_ownership
@@ -112,12 +113,6 @@ class RayActorSystem(ActorSystem):
         """End this process because of its actor."""
         log_end(key, error)
         os._exit(1)
-
-
-def log_end(key: ActorKey, error: BaseException) -> None:
-    """Log that an actor ends because of an error."""
-    text = f"{key} stops: {type(error).__name__}: {error}"
-    logger.error("%s", text, extra={"actor": key.text()})
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ all actors at once, and nothing restarts it.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack, ExitStack
@@ -38,12 +37,11 @@ from velaray.topology.actor_system import Activation
 from velaray.topology.config import ClusterConfig
 from velaray.topology.host import WRITERS
 from velaray.topology.in_process import InProcessActorSystem
+from velaray.topology.logs import log_end
 from velaray.topology.ownership import check_ownership, take_ownership
 from velaray.topology.ray_head import RayHead
 from velaray.topology.rpc import RemoteError
 from velaray.topology.stores import store_of
-
-logger = logging.getLogger("velaray")
 
 IN_MEMORY = "memory"
 WATCH_S = 1.0
@@ -58,8 +56,7 @@ class LocalActorSystem(InProcessActorSystem):
 
     def fatal(self, actor: Activation, error: BaseException) -> None:
         """End an actor and no other; the next use recovers it."""
-        text = f"{actor.key} stops: {type(error).__name__}: {error}"
-        logger.error("%s", text, extra={"actor": actor.key.text()})
+        log_end(actor.key, error)
         super().fatal(actor, error)
 
 

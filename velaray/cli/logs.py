@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -61,10 +61,7 @@ def logs(
       velaray logs orders --file -
     """
     if file is not None:
-        lines = Lines(name, level)
-        found = lines.records(_endless(file) if follow and file is not sys.stdin else file)
-        for record in found:
-            click.echo(record.text)
+        _show_file(file, Lines(name, level), follow and file is not sys.stdin)
         return
     from velaray.topology.ray_logs import node_logs
 
@@ -88,9 +85,11 @@ def _show(nodes: NodeLogs, lines: Lines, follow: bool) -> None:
         pause.wait(_LOOK_S)
 
 
-def _endless(file: Iterable[str]) -> Iterator[str]:
-    """The lines of a file that grows."""
+def _show_file(file: Iterable[str], lines: Lines, follow: bool) -> None:
     pause = threading.Event()
     while True:
-        yield from file
+        for record in lines.records(file):
+            click.echo(record.text)
+        if not follow:
+            return
         pause.wait(_LOOK_S)
