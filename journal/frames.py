@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from velaray.journal.checksums import joined
 from velaray.journal.errors import CorruptJournal, UnsupportedFormat
 from velaray.journal.store import Buffer
 
@@ -157,12 +158,20 @@ def encode_frame(
     """The header of a frame at ``offset``; the buffers of ``payload`` must follow it.
 
     ``lag`` (at most `MAX_LAG`) is the number of bytes before ``offset`` that aren't known to be
-    synced; ``at_ms`` is the time.
+    synced; ``at_ms`` is the time. Every second buffer of history is a `LARGE` one, as `gather`
+    makes them. The checksum that such an entry in Pulsar's format states isn't computed again: it
+    was checked when the entry arrived. If the entry's memory has changed since, the frame's
+    checksum proves that.
     """
     size, crc = 0, _seed(salt, offset)
-    for buffer in payload:
+    for number, buffer in enumerate(payload):
         size += len(buffer)
-        crc = crc32c(buffer, crc)
+        stated = _stated_checksum(buffer) if number & 1 and not flags else None
+        if stated is None:
+            crc = crc32c(buffer, crc)
+        else:
+            crc = crc32c(memoryview(buffer)[: _SEAL.size], crc)
+            crc = joined(crc, stated, len(buffer) - _SEAL.size)
     kind = flags | lag << _KIND_BITS
     tail = _FRAME_TAIL.pack(size, crc, sequence, entry, records, kind, at_ms)
     return _FRAME_MAGIC + _CRC.pack(crc32c(tail, _seed(salt, offset))) + tail
@@ -202,8 +211,7 @@ def only_blobs_are_damaged(salt: bytes, offset: int, header: FrameHeader, payloa
     that have checksums of their own.
 
     The proof is the frame's checksum. It is computed with the checksum that each blob states
-    instead of its bytes: for data of one length, ``crc32c(data, start) ^ crc32c(data)`` depends on
-    ``start`` alone.
+    instead of its bytes.
     """
     if header.kind or len(payload) != header.length:
         return False
@@ -225,8 +233,7 @@ def only_blobs_are_damaged(salt: bytes, offset: int, header: FrameHeader, payloa
             crc = crc32c(view[end:at], crc)
             continue
         crc = crc32c(view[end : end + _SEAL.size], crc)
-        zeros = bytes(blob_length - _SEAL.size)
-        crc = stated ^ crc32c(zeros, crc) ^ crc32c(zeros)
+        crc = joined(crc, stated, blob_length - _SEAL.size)
     return at == len(view) and crc == header.payload_crc
 
 
@@ -292,7 +299,11 @@ def stage_records(
 
 
 def gather(parts: Sequence[Buffer]) -> list[Buffer]:
-    """The same bytes in fewer buffers: adjacent small ones are joined, large ones stay."""
+    """The same bytes in fewer buffers: adjacent small ones are joined, large ones stay.
+
+    Every second buffer of the result is a large one; before, between and behind them are joined
+    ones, which may be empty.
+    """
     gathered: list[Buffer] = []
     small: list[Buffer] = []
     for part in parts:

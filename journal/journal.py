@@ -328,7 +328,8 @@ class Journal:
         """Add a record to the next commit; returns its sequence.
 
         The memory of ``blob`` must stay unchanged until its commit is over, because a large blob is
-        written without a copy. Raises `Misuse` before `start` and during `start` or `roll`,
+        written without a copy. If it begins as an entry in Pulsar's format does, the checksum that
+        it states must be right. Raises `Misuse` before `start` and during `start` or `roll`,
         otherwise the error that made the journal unusable.
         """
         sequence = self._staged_sequence

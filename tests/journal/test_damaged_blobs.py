@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
 from tests.journal.testing import (
     KEY,
     MemoryBackend,
@@ -13,10 +17,12 @@ from tests.journal.testing import (
 )
 from velaray.events.ids import Position
 from velaray.journal import frames
+from velaray.journal.checksums import joined
 from velaray.journal.damage import find_damage
 from velaray.journal.errors import CorruptJournal
 from velaray.journal.journal import Journal
 from velaray.journal.replay import replay
+from velaray.journal.store import Buffer
 from velaray.wire.frames import CHECKSUM_MAGIC, seal_entry
 
 EVENTS = [b"event-%d" % number for number in range(6)]
@@ -55,6 +61,43 @@ async def _check(backend: MemoryBackend, ledger_id: int, damaged: int) -> None:
     assert (found.ledger_id, found.first, found.end) == (ledger_id, damaged, damaged + 1)
     replayed = [each.blob is None async for each in replay(backend.store(), KEY, ledger_id)]
     assert replayed == [entry in (damaged, 5) for entry in range(7)]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2 * frames.LARGE), st.booleans()), max_size=6), st.binary()
+)
+def test_the_stated_checksums_of_entries_give_the_checksum_of_all_bytes(
+    sizes: list[tuple[int, bool]], event: bytes
+) -> None:
+    bodies = [(bytes([number]) * size, sealed) for number, (size, sealed) in enumerate(sizes)]
+    parts: list[Buffer] = []
+    frames.stage_records(
+        parts, [(event, seal_entry(body) if sealed else body) for body, sealed in bodies]
+    )
+    payload = b"".join(parts)
+    head = frames.encode_frame(b"8 bytes.", 77, 1, 0, len(sizes), frames.gather(parts), flags=0)
+    assert head == frames.encode_frame(b"8 bytes.", 77, 1, 0, len(sizes), [payload], flags=0)
+
+
+@given(st.binary(max_size=40), st.binary(max_size=5), st.integers(0, 3_000_000))
+def test_checksums_of_parts_are_joined(before: bytes, first: bytes, size: int) -> None:
+    after = first + bytes(size)
+    assert joined(crc32c(before), crc32c(after), len(after)) == crc32c(before + after)
+
+
+def test_a_large_entry_that_changes_before_it_is_written_is_damaged() -> None:
+    asyncio.run(_change_a_large_entry(MemoryBackend()))
+
+
+async def _change_a_large_entry(backend: MemoryBackend) -> None:
+    journal = await started(backend.store())
+    entries = [bytearray(seal_entry(bytes([number]) * frames.LARGE)) for number in range(3)]
+    for entry in entries:
+        journal.stage(b"event", memoryview(entry))
+    entries[1][1000] ^= 1
+    await journal.commit()
+    (found,) = await find_damage(backend.store(), KEY, journal.ledgers)
+    assert (found.first, found.end) == (1, 2)
 
 
 def test_the_magic_is_that_of_entries() -> None:
