@@ -6,6 +6,7 @@ minutes; with the usual limits a topic would need hours for it.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import threading
@@ -21,6 +22,7 @@ import pulsar
 import ray
 
 import velaray
+import velaray.aio
 from benchmarks.model import Result, Samples, Verdict
 from benchmarks.options import Options
 from benchmarks.placements import SETTINGS, SHARED
@@ -39,6 +41,7 @@ from velaray.topology.ray_connection import start_ray, stop_ray
 TOPICS = 200
 RATE = 5
 """Messages a second on each topic."""
+BUSY = "busy"
 BUSY_RATE = 2000
 """Messages a second on the topic whose consumer sends each acknowledgement by itself."""
 SHUFFLED = 100
@@ -75,8 +78,7 @@ def run(options: Options) -> Result:
         _small_ledgers(),
         running_cluster(placement=SHARED) as cluster,
         connected(cluster.service_url) as client,
-        velaray.Client(cluster.service_url) as own_client,
-        _traffic(client, own_client) as acknowledged,
+        _traffic(client, cluster.service_url) as acknowledged,
     ):
         began_s, pause = time.monotonic(), threading.Event()
         while (minute := (time.monotonic() - began_s) / 60) < options.minutes:
@@ -167,7 +169,7 @@ def _by_measure(
 
 
 @contextmanager
-def _traffic(client: pulsar.Client, own_client: velaray.Client) -> Iterator[Callable[[], int]]:
+def _traffic(client: pulsar.Client, service_url: str) -> Iterator[Callable[[], int]]:
     """Publish and consume until the context ends; gives the number of acknowledgements that were
     sent one by one."""
     stop, acknowledged = threading.Event(), [0]
@@ -175,14 +177,13 @@ def _traffic(client: pulsar.Client, own_client: velaray.Client) -> Iterator[Call
     for number in range(TOPICS):
         client.subscribe(f"steady-{number}", "s", message_listener=_acknowledge)
         producers.append(_producer(client, f"steady-{number}"))
-    busy = _producer(client, "busy")
-    consumer = own_client.subscribe(
-        "busy", "s", velaray.ConsumerType.Shared, ack_group_time_ms=0, receiver_queue_size=5000
-    )
+    busy = _producer(client, BUSY)
     threads = [
+        # An event loop of its own: one that another thread waits for gets the interpreter too late
+        # for this rate.
+        threading.Thread(target=lambda: asyncio.run(_consume(stop, service_url, acknowledged))),
         threading.Thread(target=_publish, args=(stop, producers, RATE)),
         threading.Thread(target=_publish, args=(stop, [busy], BUSY_RATE)),
-        threading.Thread(target=_consume, args=(stop, consumer, acknowledged)),
     ]
     with ExitStack() as ending:
         for thread in threads:
@@ -212,19 +213,21 @@ def _publish(stop: threading.Event, producers: Sequence[pulsar.Producer], rate: 
         sent = due
 
 
-def _consume(
-    stop: threading.Event, consumer: velaray.Consumer[bytes], acknowledged: list[int]
-) -> None:
-    """Acknowledge each message by itself."""
+async def _consume(stop: threading.Event, service_url: str, acknowledged: list[int]) -> None:
+    """Acknowledge each message of the busy topic by itself."""
     chance, window = random.Random(0), []
-    while not stop.is_set():
-        try:
-            window.append(consumer.receive(500))
-        except velaray.Timeout:
-            continue
-        if len(window) == SHUFFLED:
-            chance.shuffle(window)
-            for message in window:
-                consumer.acknowledge(message)
-            acknowledged[0] += len(window)
-            window.clear()
+    async with velaray.aio.Client(service_url) as client:
+        consumer = await client.subscribe(
+            BUSY, "s", velaray.ConsumerType.Shared, ack_group_time_ms=0, receiver_queue_size=5000
+        )
+        while not stop.is_set():
+            try:
+                window.append(await consumer.receive(500))
+            except velaray.Timeout:
+                continue
+            if len(window) == SHUFFLED:
+                chance.shuffle(window)
+                for message in window:
+                    await consumer.acknowledge(message)
+                acknowledged[0] += len(window)
+                window.clear()
