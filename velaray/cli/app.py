@@ -13,6 +13,7 @@ import click
 from velaray.cli.admin import namespaces
 from velaray.cli.audit import audit
 from velaray.cli.backup import backup
+from velaray.cli.bench import bench
 from velaray.cli.clusters import clusters
 from velaray.cli.common import Commands, Output, with_admin, with_output
 from velaray.cli.contexts import context
@@ -204,6 +205,7 @@ def status(show: Output, admin: Admin) -> None:
 for _command in (
     audit,
     backup,
+    bench,
     clusters,
     config,
     consume,

@@ -22,6 +22,7 @@ from rich.text import Text
 
 from velaray.cli import context_file
 from velaray.client.admin import DEFAULT_URL, Admin
+from velaray.client.admin.connection import AdminConnection
 from velaray.client.admin.transports import Answer, BlockingTransport, Sending
 from velaray.client.auth import Authentication, AuthenticationTLS, AuthenticationToken
 from velaray.client.exceptions import ConsumerBusy, VelarayError
@@ -422,3 +423,54 @@ def with_service_and_timeout(command: Command, least_s: float = _LEAST_ANSWER_S)
             return command(show, client, *args, timeout=timeout, **options)
 
     return run
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Both URLs of a cluster, for a command that makes its own clients."""
+
+    service_url: str
+    client_options: Mapping[str, Any]
+    """The credentials and TLS of `velaray.aio.Client`."""
+    admin: AdminConnection | str
+    """The admin interface; or why it isn't asked."""
+
+
+def with_addresses(command: Command) -> Command:
+    """Give ``command`` the options of the service and of the admin interface, an `Output` and
+    `Addresses`.
+
+    If only the URL of the service is given, the admin interface isn't asked: that of the context
+    or the default belongs to another cluster.
+    """
+
+    @SERVICE.give
+    @ADMIN.give
+    @_token
+    @_with_tls
+    @with_output
+    @wraps(command)
+    def run(
+        show: Output,
+        *args: Any,
+        service_url: str | None,
+        admin_url: str | None,
+        token: TokenSource | None,
+        **options: Any,
+    ) -> Any:
+        found, service_token = connection(SERVICE, service_url, token)
+        admin: AdminConnection | str = "give --admin-url"
+        if admin_url or not service_url:
+            try:
+                admin = _admin_connection(*connection(ADMIN, admin_url, token))
+            except ValueError as error:
+                raise click.UsageError(str(error)) from error
+        addresses = Addresses(found, client_options(service_token), admin)
+        return command(show, addresses, *args, **options)
+
+    return run
+
+
+def _admin_connection(url: str, token: TokenSource | None) -> AdminConnection:
+    transport = BlockingTransport(_LEAST_ANSWER_S, given_tls())
+    return AdminConnection(url, transport, None if token is None else token(), USER_AGENT)
