@@ -65,6 +65,7 @@ async def _mend(cluster: SimCluster) -> None:
         (journal, ledger_id)
         for journal, ledger_id in cluster.disk.stubborn
         if ledger_id in cluster.disk._files(journal).ledgers
+        and (journal, ledger_id) not in cluster.disk.planted
     }
     if not stuck:
         return
