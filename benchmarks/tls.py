@@ -122,7 +122,7 @@ def _seconds(work: Callable[[], None]) -> float:
     return time.perf_counter() - began
 
 
-_CLIENTS = {OFFICIAL: _official, LISTS: _lists}
+CLIENTS = {OFFICIAL: _official, LISTS: _lists}
 
 
 def main(rounds: int = 3) -> None:
@@ -135,7 +135,7 @@ def main(rounds: int = 3) -> None:
             for number in range(-1, rounds):
                 for url in urls if number % 2 else urls[::-1]:
                     topic = f"t-{load.client.split(',')[0]}-{load.size}-{number}-{urls.index(url)}"
-                    taken = _CLIENTS[load.client](url, trust, topic, load)
+                    taken = CLIENTS[load.client](url, trust, topic, load)
                     if number >= 0:  # the first round warms up
                         found[url].append(taken)
             cells = []

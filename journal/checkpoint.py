@@ -8,7 +8,7 @@ last `MAX_REFERRED`; segments in older ledgers are copied.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,9 +16,15 @@ import msgpack
 
 from velaray.events.segments import Segment, StoredSegment, segment_digest
 from velaray.journal import frames
+from velaray.journal.encryption.parts import (
+    SEGMENT_OVERHEAD,
+    Decryptor,
+    Encryptor,
+    offset_of_segments,
+)
 from velaray.journal.errors import CorruptJournal, NotStored, UnsupportedFormat
 from velaray.journal.manifest import LedgerInfo
-from velaray.journal.scan import Frame, LedgerReader
+from velaray.journal.scan import Frame, LedgerReader, decryptor_of, read_header
 from velaray.journal.store import Buffer, LedgerStore
 
 FORMAT_VERSION: Final = 2
@@ -51,18 +57,36 @@ class EncodedCheckpoint:
     refers_from: int
 
 
-async def read_segment(store: LedgerStore, journal: str, place: StoredSegment) -> bytes:
-    """The bytes of a segment. Raises `CorruptJournal`, also if its ledger is gone."""
+async def read_segment(
+    store: LedgerStore,
+    journal: str,
+    place: StoredSegment,
+    known: dict[int, Decryptor | None] | None = None,
+) -> bytes:
+    """The bytes of a segment. ``known`` keeps what decrypts each ledger (None: it isn't encrypted),
+    so that its header is read once. Raises `CorruptJournal`, also if the ledger is gone;
+    `MissingKey`."""
+    decryptor: Decryptor | None = None
+    known = {} if known is None else known
 
     def corrupt(what: str) -> CorruptJournal:
         file = store.location(journal, place.ledger_id)
         return CorruptJournal(file, place.offset, f"checkpoint segment {place.name!r} {what}")
 
     try:
-        raw = await store.read(journal, place.ledger_id, place.offset, place.size)
+        # Without keys no ledger of a journal that can be read is encrypted.
+        if store.keys is not None:
+            if place.ledger_id not in known:
+                header = await read_header(store, journal, place.ledger_id)
+                known[place.ledger_id] = await decryptor_of(store, header)
+            decryptor = known[place.ledger_id]
+        size = place.size + (SEGMENT_OVERHEAD if decryptor is not None else 0)
+        raw: bytes | None = await store.read(journal, place.ledger_id, place.offset, size)
     except NotStored as error:
         raise corrupt("is gone") from error
-    if segment_digest(raw) != place.digest:
+    if decryptor is not None and raw is not None:
+        raw = decryptor.segment(raw, place.offset)
+    if raw is None or segment_digest(raw) != place.digest:
         raise corrupt("is damaged")
     return raw
 
@@ -72,15 +96,20 @@ def encode_checkpoint(
     sequence: int,
     segments: Mapping[str, Segment],
     digest: bytes,
+    encryptor: Encryptor | None = None,
 ) -> EncodedCheckpoint:
     """The frames of a checkpoint at the start of a new ledger; stored segments are included by
     reference."""
     buffers: list[Buffer] = []
     at = header.size
 
-    def write(parts: list[Buffer], records: int, flags: int) -> None:
+    def write(parts: list[Buffer], records: int, flags: int, bodies: list[bytes]) -> None:
         nonlocal at
-        payload = frames.gather(parts)
+        payload = parts
+        if encryptor is not None:
+            place = frames.place_of(at, sequence, 0, records, flags, 0, 0)
+            payload = [*encryptor.frame(parts, (), place), *bodies]
+        payload = frames.gather(payload)
         buffers.append(frames.encode_frame(header.salt, at, sequence, 0, records, payload, flags))
         buffers.extend(payload)
         at += frames.FRAME_HEADER_SIZE + sum(map(len, payload))
@@ -89,23 +118,51 @@ def encode_checkpoint(
     new = {name: body for name, body in segments.items() if isinstance(body, bytes)}
     for group in _groups(new):
         parts: list[Buffer] = []
-        end = at + frames.FRAME_HEADER_SIZE
-        for name, body in group:
-            frames.stage_records(parts, [(name.encode(), body)])
-            end += frames.RECORD_HEADER_SIZE + len(name.encode()) + len(body)
+        start = at + frames.FRAME_HEADER_SIZE
+        if encryptor is None:
+            bodies: list[bytes] = []
+            offsets = _stage_plain(parts, group, start)
+        else:
+            bodies, offsets = _stage_encrypted(parts, group, start, encryptor)
+        for (name, body), offset in zip(group, offsets, strict=True):
             digested = segment_digest(body)
-            offset = end - len(body)
             stored[name] = StoredSegment(name, header.ledger_id, offset, len(body), digested)
-        write(parts, len(group), frames.CHECKPOINT)
+        write(parts, len(group), frames.CHECKPOINT, bodies)
     rows = [
         [name, kept.ledger_id, kept.offset, kept.size, kept.digest]
         for name, kept in sorted(stored.items())
     ]
     marker: list[Buffer] = []
     frames.stage_records(marker, [(msgpack.packb([FORMAT_VERSION, sequence, digest, rows]), None)])
-    write(marker, 1, frames.CHECKPOINT | frames.CHECKPOINT_END)
+    write(marker, 1, frames.CHECKPOINT | frames.CHECKPOINT_END, [])
     refers_from = min([header.ledger_id, *(kept.ledger_id for kept in stored.values())])
     return EncodedCheckpoint(buffers, at, stored, refers_from)
+
+
+def _stage_plain(
+    parts: list[Buffer], group: Sequence[tuple[str, bytes]], start: int
+) -> Sequence[int]:
+    """Add the segments of a frame whose payload begins at ``start``; returns their offsets."""
+    offsets = []
+    for name, body in group:
+        frames.stage_records(parts, [(name.encode(), body)])
+        start += frames.RECORD_HEADER_SIZE + len(name.encode()) + len(body)
+        offsets.append(start - len(body))
+    return offsets
+
+
+def _stage_encrypted(
+    parts: list[Buffer], group: Sequence[tuple[str, bytes]], start: int, encryptor: Encryptor
+) -> tuple[list[bytes], Sequence[int]]:
+    """Add the names of the segments; returns the encrypted segments and their offsets."""
+    frames.stage_apart(parts, [], ((name.encode(), body) for name, body in group))
+    at = start + offset_of_segments(sum(map(len, parts)))
+    bodies, offsets = [], []
+    for _, body in group:
+        bodies.append(encryptor.segment(body, at))
+        offsets.append(at)
+        at += len(bodies[-1])
+    return bodies, offsets
 
 
 def _groups(segments: Mapping[str, bytes]) -> Iterable[list[tuple[str, bytes]]]:
@@ -135,20 +192,18 @@ async def read_checkpoint(reader: LedgerReader, info: LedgerInfo) -> Checkpoint:
         if frame.header.flags & frames.CHECKPOINT_END:
             marker = frame
             continue
-        end = frame.offset + frames.FRAME_HEADER_SIZE
-        for name, body in reader.pairs(frame):
-            size = len(body) if body is not None else 0
-            end += frames.RECORD_HEADER_SIZE + len(name) + size
+        for raw_name, body, offset in reader.segments(frame):
             if body is not None:
-                found[end - size] = (str(name, "utf-8"), bytes(body))
+                found[offset] = (str(raw_name, "utf-8"), bytes(body))
     if marker is None:
         raise CorruptJournal(reader.file, reader.header.size, "the checkpoint has no marker")
     sequence, digest, rows = _decode_marker(reader, marker)
     stored = {row[0]: StoredSegment(*row) for row in rows}
     segments: dict[str, bytes] = {}
+    known: dict[int, Decryptor | None] = {}
     for name, place in stored.items():
         if place.ledger_id != reader.header.ledger_id:
-            segments[name] = await read_segment(reader.store, reader.journal, place)
+            segments[name] = await read_segment(reader.store, reader.journal, place, known)
             continue
         own, raw = found.get(place.offset, ("", b""))
         if own != name or len(raw) != place.size or segment_digest(raw) != place.digest:
@@ -163,7 +218,7 @@ async def read_checkpoint(reader: LedgerReader, info: LedgerInfo) -> Checkpoint:
 
 
 def _decode_marker(reader: LedgerReader, marker: Frame) -> tuple[int, bytes, list[Any]]:
-    ((raw, _),) = reader.pairs(marker)
+    ((raw, _, _),) = reader.segments(marker)
     version, *fields = msgpack.unpackb(raw)
     if version != FORMAT_VERSION:
         raise UnsupportedFormat(reader.file, version)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from velaray.events.ids import Position
-from velaray.journal import frames
 from velaray.journal.errors import CorruptJournal, JournalError, NotStored
+from velaray.journal.frames import LOST
 from velaray.journal.manifest import LedgerInfo
 from velaray.journal.scan import CHUNK, Frame, LedgerReader
 from velaray.journal.store import LedgerStore
@@ -68,7 +68,7 @@ def _in(reader: LedgerReader, frame: Frame) -> Iterator[Damage]:
     entry = frame.header.entry
     for _, blob in reader.pairs(frame):
         if blob is not None:
-            if not frames.blob_is_whole(blob):
+            if blob is LOST:
                 position = Position(reader.header.ledger_id, entry)
                 yield _damage(*position, entry + 1, damaged_entry(reader, frame, position))
             entry += 1

@@ -69,6 +69,25 @@ class UnsupportedFormat(JournalError):
         self.file = file
 
 
+class MissingKey(JournalError):
+    """A ledger, or another file, is encrypted with a master key that isn't here. Nothing was
+    changed. ``key_id`` is the id of that key ("": the newest one), ``place`` the directory or the
+    service that lacks it ("": none is configured)."""
+
+    def __init__(self, file: str, key_id: str, place: str = "", problem: str = "") -> None:
+        where = (
+            f"keys are looked for in {place}, {problem}"
+            if place
+            else "no keys are given: give their directory with --encryption-keys, or in the "
+            "variable VELARAY_ENCRYPTION_KEYS"
+        )
+        what = f"encrypted with key {key_id}" if key_id else "to be encrypted with a new key"
+        super().__init__(f"{file}: {what}; {where}")
+        self.file = file
+        self.key_id = key_id
+        self.place = place
+
+
 class ManifestConflict(JournalError):
     """The manifest has another version than expected: another process wrote it."""
 

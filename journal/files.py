@@ -33,6 +33,7 @@ from typing import Final, NamedTuple, NoReturn
 from zlib import crc32
 
 from velaray.journal.ahead import BLOCK, ZEROS, Ahead
+from velaray.journal.encryption.keys import LedgerKeys
 from velaray.journal.errors import (
     Contended,
     JournalError,
@@ -414,9 +415,14 @@ class FileStore:
     """
 
     def __init__(
-        self, root: str | os.PathLike[str], number_base: int = 0, writers: int = 1
+        self,
+        root: str | os.PathLike[str],
+        number_base: int = 0,
+        writers: int = 1,
+        keys: LedgerKeys | None = None,
     ) -> None:
         self.root = Path(root).absolute()
+        self.keys = keys
         self._number_base = number_base
         self.counters = Counters()
         self._journals = self.root / JOURNALS

@@ -15,6 +15,9 @@ In relaxed mode a frame may be written while earlier ones aren't synced. Its *la
 bytes before it that weren't known to be synced. These may be lost in any order, so a bad frame
 among them is torn, and a bad frame before them is damaged. The lag is in the upper 24 bits of the
 flags, and 0 in a frame that was written after a sync.
+
+The payloads of an encrypted ledger have another form (`velaray.journal.encryption.parts`). All
+checksums are those of the stored bytes, so they are checked without the key.
 """
 
 from __future__ import annotations
@@ -24,13 +27,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import msgpack
 from crc32c import crc32c
 
 from velaray.journal.checksums import joined
+from velaray.journal.encryption.keys import LedgerKey
 from velaray.journal.errors import CorruptJournal, UnsupportedFormat
 from velaray.journal.store import Buffer
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
+"""The format of encrypted ledgers. Others have `_PLAIN_VERSION`, which older versions can read."""
+_PLAIN_VERSION: Final = 2
 NO_BLOB: Final = 0xFFFFFFFF
 
 LARGE: Final = 16 << 10
@@ -64,30 +71,59 @@ _MARK: Final = struct.Struct("<4sIQQQ")
 _MARK_TAIL: Final = struct.Struct("<QQQ")
 _SEAL: Final = struct.Struct(">HI")
 _SEED: Final = struct.Struct("<8sQ")
+_PLACE: Final = struct.Struct("<QQQIIIQ")
 _LENGTHS: Final = struct.Struct("<II")
+_KEY_SIZE: Final = struct.Struct("<H")
 _pack_lengths = _LENGTHS.pack
 
 FRAME_HEADER_SIZE: Final = _FRAME.size
 MARK_SIZE: Final = _MARK.size
 RECORD_HEADER_SIZE: Final = _LENGTHS.size
 
+Pair = tuple[memoryview, memoryview | None]
+"""The event and the blob of a record."""
+LOST: Final = memoryview(b"")
+"""This object stands for a blob whose bytes are damaged."""
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerHeader:
-    """The content of a ledger's header; ``size`` is the offset of its first frame."""
+    """The content of a ledger's header; ``size`` is the offset of its first frame. ``key`` is None
+    for a ledger that isn't encrypted."""
 
     ledger_id: int
     owner: str
     epoch: int
     salt: bytes
     size: int
+    key: LedgerKey | None = None
+
+    @property
+    def key_context(self) -> bytes:
+        """What the key of an encrypted ledger is derived for."""
+        return key_context(self.ledger_id, self.owner, self.epoch, self.salt)
 
 
-def encode_ledger_header(ledger_id: int, owner: str, epoch: int, salt: bytes) -> bytes:
-    """The first bytes of a ledger."""
+def key_context(ledger_id: int, owner: str, epoch: int, salt: bytes) -> bytes:
+    """What the key of an encrypted ledger with such a header is derived for."""
+    return _fixed_header(FORMAT_VERSION, owner.encode(), ledger_id, epoch, salt) + owner.encode()
+
+
+def _fixed_header(version: int, name: bytes, ledger_id: int, epoch: int, salt: bytes) -> bytes:
+    return _LEDGER_HEADER.pack(_LEDGER_MAGIC, version, len(name), ledger_id, epoch, salt)
+
+
+def encode_ledger_header(
+    ledger_id: int, owner: str, epoch: int, salt: bytes, key: LedgerKey | None = None
+) -> bytes:
+    """The first bytes of a ledger; with ``key`` of an encrypted one."""
     name = owner.encode()
-    fixed = _LEDGER_HEADER.pack(_LEDGER_MAGIC, FORMAT_VERSION, len(name), ledger_id, epoch, salt)
-    return fixed + name + _CRC.pack(crc32c(name, crc32c(fixed)))
+    version = _PLAIN_VERSION if key is None else FORMAT_VERSION
+    raw = _fixed_header(version, name, ledger_id, epoch, salt) + name
+    if key is not None:
+        packed = msgpack.packb([key.key_id, key.wrapped, key.seed])
+        raw += _KEY_SIZE.pack(len(packed)) + packed
+    return raw + _CRC.pack(crc32c(raw))
 
 
 def decode_ledger_header(file: str, raw: bytes) -> LedgerHeader:
@@ -98,13 +134,18 @@ def decode_ledger_header(file: str, raw: bytes) -> LedgerHeader:
     if len(raw) < _LEDGER_HEADER.size or not raw.startswith(_LEDGER_MAGIC):
         raise CorruptJournal(file, 0, "no ledger header")
     _, version, length, ledger_id, epoch, salt = _LEDGER_HEADER.unpack_from(raw)
-    end = _LEDGER_HEADER.size + length
+    name_end = end = _LEDGER_HEADER.size + length
+    if version == FORMAT_VERSION and len(raw) >= end + _KEY_SIZE.size:
+        end += _KEY_SIZE.size + _KEY_SIZE.unpack_from(raw, end)[0]
     if len(raw) < end + _CRC.size or _CRC.unpack_from(raw, end)[0] != crc32c(raw[:end]):
         raise CorruptJournal(file, 0, "the ledger header's checksum is wrong")
-    if version != FORMAT_VERSION:
+    if version not in (_PLAIN_VERSION, FORMAT_VERSION):
         raise UnsupportedFormat(file, version)
-    owner = raw[_LEDGER_HEADER.size : end].decode()
-    return LedgerHeader(ledger_id, owner, epoch, salt, end + _CRC.size)
+    owner = raw[_LEDGER_HEADER.size : name_end].decode()
+    key = None
+    if version == FORMAT_VERSION:
+        key = LedgerKey(*msgpack.unpackb(raw[name_end + _KEY_SIZE.size : end]))
+    return LedgerHeader(ledger_id, owner, epoch, salt, end + _CRC.size, key)
 
 
 class FrameHeader(NamedTuple):
@@ -154,6 +195,8 @@ def encode_frame(
     flags: int,
     lag: int = 0,
     at_ms: int = 0,
+    *,
+    encrypted: bool = False,
 ) -> bytes:
     """The header of a frame at ``offset``; the buffers of ``payload`` must follow it.
 
@@ -161,12 +204,12 @@ def encode_frame(
     synced; ``at_ms`` is the time. Every second buffer of history is a `LARGE` one, as `gather`
     makes them. The checksum that such an entry in Pulsar's format states isn't computed again: it
     was checked when the entry arrived. If the entry's memory has changed since, the frame's
-    checksum proves that.
+    checksum proves that. An ``encrypted`` entry states none, whatever its first bytes are.
     """
-    size, crc = 0, _seed(salt, offset)
+    size, crc, joins = 0, _seed(salt, offset), not flags and not encrypted
     for number, buffer in enumerate(payload):
         size += len(buffer)
-        stated = _stated_checksum(buffer) if number & 1 and not flags else None
+        stated = _stated_checksum(buffer) if number & 1 and joins else None
         if stated is None:
             crc = crc32c(buffer, crc)
         else:
@@ -185,6 +228,21 @@ def decode_frame_header(salt: bytes, offset: int, raw: Buffer, at: int = 0) -> F
     if crc != crc32c(raw[at + 8 : at + _FRAME.size], _seed(salt, offset)):
         return None
     return FrameHeader(*fields)
+
+
+def place_of(
+    offset: int, sequence: int, entry: int, records: int, flags: int, lag: int, at_ms: int
+) -> bytes:
+    """What an encrypted frame's parts are bound to: its offset and the fields of its header."""
+    return _PLACE.pack(offset, sequence, entry, records, flags, lag, at_ms)
+
+
+def place_of_stored(offset: int, header: FrameHeader) -> bytes:
+    """The same of a stored frame."""
+    return place_of(
+        *(offset, header.sequence, header.entry, header.records),
+        *(header.kind, header.lag, header.at_ms),
+    )
 
 
 def payload_is_whole(salt: bytes, offset: int, header: FrameHeader, payload: Buffer) -> bool:
@@ -298,6 +356,27 @@ def stage_records(
     return count, entries, large
 
 
+def stage_apart(
+    parts: list[Buffer], blobs: list[Buffer], records: Iterable[tuple[bytes, Buffer | None]]
+) -> tuple[int, int]:
+    """Add the lengths and events of records to ``parts``, and their blobs to ``blobs``; return the
+    numbers of both. It is for encrypted frames."""
+    count, before = 0, len(blobs)
+    for event, blob in records:
+        count += 1
+        parts.append(_pack_lengths(len(event), NO_BLOB if blob is None else len(blob)))
+        parts.append(event)
+        if blob is not None:
+            blobs.append(blob)
+    return count, len(blobs) - before
+
+
+def lengths_at(payload: memoryview, at: int) -> tuple[int, int]:
+    """The lengths of the event and the blob (or `NO_BLOB`) of the record at ``at``."""
+    event, blob = _LENGTHS.unpack_from(payload, at)
+    return event, blob
+
+
 def gather(parts: Sequence[Buffer]) -> list[Buffer]:
     """The same bytes in fewer buffers: adjacent small ones are joined, large ones stay.
 
@@ -316,7 +395,7 @@ def gather(parts: Sequence[Buffer]) -> list[Buffer]:
     return gathered
 
 
-def records(payload: memoryview, count: int) -> Iterator[tuple[memoryview, memoryview | None]]:
+def records(payload: memoryview, count: int) -> Iterator[Pair]:
     """The (event, blob) pairs of a frame, as slices of ``payload``.
 
     Raises `ValueError` if the lengths don't add up.

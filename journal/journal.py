@@ -22,13 +22,14 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from velaray.events.ids import Position
 from velaray.events.segments import Segment, StoredSegment
 from velaray.journal import frames
 from velaray.journal.checkpoint import MAX_REFERRED, encode_checkpoint, read_segment
 from velaray.journal.damage import damaged_entry
+from velaray.journal.encryption.parts import Decryptor, Encryptor
 from velaray.journal.errors import (
     Contended,
     CorruptJournal,
@@ -44,7 +45,7 @@ from velaray.journal.errors import (
 )
 from velaray.journal.index import SPACING, SparseIndex, decode_index
 from velaray.journal.manifest import MAX_LEDGERS, LedgerInfo, Manifest, decode_manifest
-from velaray.journal.recovery import Recovered, Tail, recover, sweep_orphans
+from velaray.journal.recovery import Recovered, Tail, check_keys, recover, sweep_orphans
 from velaray.journal.scan import Entry, Frame, FrameCursor, LedgerReader
 from velaray.journal.store import Buffer, LedgerStore, LedgerWriter
 
@@ -103,6 +104,14 @@ class _Unfinished:
     entry: int
 
 
+class _Created(NamedTuple):
+    """A new ledger."""
+
+    reader: LedgerReader
+    writer: LedgerWriter
+    encryptor: Encryptor | None
+
+
 class _Wanted:
     """The remaining limits of a read."""
 
@@ -121,7 +130,7 @@ class _Wanted:
             if blob is None:
                 continue
             if entry >= self._first:
-                if frame.damaged and not frames.blob_is_whole(blob):
+                if blob is frames.LOST:
                     if not self.entries:
                         raise damaged_entry(reader, frame, Position(ledger_id, entry))
                     return entry
@@ -159,7 +168,10 @@ class Journal:
         self._index = SparseIndex()
         self._next_index = manifest.next_index
         self._busy = ""
+        self._encryptor: Encryptor | None = None
+        self._decryptors: dict[int, Decryptor | None] = {}
         self._parts: list[Buffer] = []
+        self._blobs: list[Buffer] = []
         self._staged_records = 0
         self._staged_entries = 0
         self._staged_sequence = 0
@@ -189,7 +201,8 @@ class Journal:
         owner, then reads. The result is durable and is in `recovered` until `start`. Nothing can be
         staged before `start`. ``clock_ms`` stamps frames and sealed ledgers.
 
-        Raises `CorruptJournal` (nothing is served; the stored ledgers are untouched), `Purged`,
+        Raises `MissingKey` (nothing changed), `CorruptJournal` (nothing is served; the stored
+        ledgers are untouched), `Purged`,
         `StorageFull`, `SyncFailed`, `Contended` if other owners kept winning, `UnsafeKey`.
         """
         manifest, version = await _take_epoch(store, key)
@@ -238,7 +251,9 @@ class Journal:
         Raises `CorruptJournal` if they are damaged or gone, and what reading raises. If the
         segment wasn't stored elsewhere meanwhile, the journal must be recovered anew.
         """
-        return await read_segment(self._store, self.key, place)
+        if len(self._decryptors) > 2 * MAX_REFERRED:
+            self._decryptors.clear()
+        return await read_segment(self._store, self.key, place, self._decryptors)
 
     def _trusted_ledgers(self) -> tuple[LedgerInfo, ...]:
         """The listed ledgers with live counts, all with an exact end."""
@@ -340,11 +355,14 @@ class Journal:
         """`stage` every record (event and blob), in order."""
         if self._writer is None or self._failure is not None or self._busy == "roll":
             self._check_writable("stage")
-        count, entries, large = frames.stage_records(self._parts, records)
+        if self._encryptor is None:
+            count, entries, large = frames.stage_records(self._parts, records)
+            self._staged_large |= large
+        else:
+            count, entries = frames.stage_apart(self._parts, self._blobs, records)
         self._staged_records += count
         self._staged_entries += entries
         self._staged_sequence += count
-        self._staged_large |= large
 
     async def commit(self) -> int:
         """Make everything staged durable, as one frame; returns the last durable sequence.
@@ -433,13 +451,14 @@ class Journal:
         """The staged records as a frame, and the ledger's state after it."""
         assert self._live is not None and self._reader is not None
         live, salt = self._live, self._reader.header.salt
-        # Most frames are small, and joining them at once costs the least.
-        payload = frames.gather(self._parts) if self._staged_large else [b"".join(self._parts)]
+        lag, at_ms = self.unsynced, self._clock_ms()
+        payload = self._payload(live, lag, at_ms)
         header = frames.encode_frame(
             *(salt, live.bytes, live.next_sequence, live.entries, self._staged_records, payload),
             flags=0,
-            lag=self.unsynced,
-            at_ms=self._clock_ms(),
+            lag=lag,
+            at_ms=at_ms,
+            encrypted=self._encryptor is not None,
         )
         end = live.bytes + len(header) + sum(map(len, payload))
         after = live.grown(self._staged_records, self._staged_entries, end)
@@ -447,8 +466,18 @@ class Journal:
         mark = frames.encode_mark(salt, live.ledger_id, after.next_sequence - 1, end)
         return after, [header, *payload], mark
 
+    def _payload(self, live: LedgerInfo, lag: int, at_ms: int) -> list[Buffer]:
+        if self._encryptor is not None:
+            place = frames.place_of(
+                *(live.bytes, live.next_sequence, live.entries, self._staged_records),
+                *(0, lag, at_ms),
+            )
+            return frames.gather(self._encryptor.frame(self._parts, self._blobs, place))
+        # Most frames are small, and joining them at once costs the least.
+        return frames.gather(self._parts) if self._staged_large else [b"".join(self._parts)]
+
     def _clear_staged(self) -> None:
-        self._parts = []
+        self._parts, self._blobs = [], []
         self._staged_records = self._staged_entries = 0
         self._staged_large = False
 
@@ -519,8 +548,9 @@ class Journal:
 
     async def _create_and_list(self, segments: Mapping[str, Segment], digest: bytes) -> int:
         segments = await self._with_copies(segments)
-        header, writer = await self._create_ledger()
-        image = encode_checkpoint(header, self.next_sequence, segments, digest)
+        created = await self._create_ledger()
+        header, writer = created.reader.header, created.writer
+        image = encode_checkpoint(header, self.next_sequence, segments, digest, created.encryptor)
         info = LedgerInfo(
             ledger_id=header.ledger_id,
             first_sequence=self.next_sequence,
@@ -531,6 +561,7 @@ class Journal:
             bytes=image.end,
             sealed=False,
             refers_from=image.refers_from,
+            key_id=header.key.key_id if header.key else "",
         )
         sealed = self._sealed_ledgers()
         manifest = replace(self._manifest, next_index=self._next_index, ledgers=(*sealed, info))
@@ -546,7 +577,7 @@ class Journal:
         except (ManifestConflict, SyncFailed):
             await writer.close()
             raise
-        await self._switch(manifest, version, writer, header)
+        await self._switch(manifest, version, created)
         self._stored, self._stored_before = image.stored, self._stored
         self.recovered = Recovered()
         return header.ledger_id
@@ -609,20 +640,28 @@ class Journal:
             self._busy = ""
         self._manifest = manifest
 
-    async def _create_ledger(self) -> tuple[frames.LedgerHeader, LedgerWriter]:
+    async def _create_ledger(self) -> _Created:
         for _ in range(CREATE_TRIES):
             index = self._next_index
             if index >= MAX_LEDGERS:
                 raise JournalError(f"journal {self.key}: all {MAX_LEDGERS} ledger ids are used up")
             self._next_index = index + 1
             ledger_id = self._manifest.ledger_id(index)
-            salt = self._store.salt()
-            raw = frames.encode_ledger_header(ledger_id, self.key, self.epoch, salt)
+            salt, key = self._store.salt(), None
+            encryptor, decryptor = None, None
+            if self._store.keys is not None:
+                context = frames.key_context(ledger_id, self.key, self.epoch, salt)
+                file = self._store.location(self.key, ledger_id)
+                key, secret = await self._store.keys.make(file, context)
+                encryptor, decryptor = Encryptor(secret), Decryptor(secret)
+            raw = frames.encode_ledger_header(ledger_id, self.key, self.epoch, salt, key)
             try:
                 writer = await self._store.create_ledger(self.key, ledger_id, raw, self.epoch)
             except LedgerExists:
                 continue
-            return frames.LedgerHeader(ledger_id, self.key, self.epoch, salt, len(raw)), writer
+            header = frames.LedgerHeader(ledger_id, self.key, self.epoch, salt, len(raw), key)
+            reader = LedgerReader(self._store, self.key, header, decryptor)
+            return _Created(reader, writer, encryptor)
         raise Contended(f"journal {self.key}: creating a ledger", CREATE_TRIES)
 
     async def _write_manifest(self, manifest: Manifest) -> int:
@@ -637,17 +676,11 @@ class Journal:
         last = replace(ledgers[-1], sealed=True, sealed_ms=self._clock_ms())
         return (*ledgers[:-1], last)
 
-    async def _switch(
-        self,
-        manifest: Manifest,
-        version: int,
-        writer: LedgerWriter,
-        header: frames.LedgerHeader,
-    ) -> None:
+    async def _switch(self, manifest: Manifest, version: int, created: _Created) -> None:
         former, index, old_writer = self._live, self._index, self._writer
-        self._manifest, self._version, self._writer = manifest, version, writer
+        self._manifest, self._version, self._writer = manifest, version, created.writer
         self._live, self._index = manifest.ledgers[-1], SparseIndex()
-        self._reader = LedgerReader(self._store, self.key, header)
+        self._reader, self._encryptor = created.reader, created.encryptor
         self._staged_sequence = self.next_sequence
         if old_writer is not None:
             await old_writer.close()
@@ -816,6 +849,7 @@ async def _take_epoch(store: LedgerStore, key: str) -> tuple[Manifest, int]:
                 )
             if manifest.dead:
                 raise Purged(key)
+            await check_keys(store, key, manifest.ledgers)
             manifest = manifest.raise_epoch(await _free_index(store, key, manifest))
         try:
             return manifest, await store.write_manifest(

@@ -16,8 +16,10 @@ from velaray.events.ids import cluster_number_of as cluster_number_of
 from velaray.journal.errors import CorruptJournal, UnsupportedFormat
 from velaray.journal.store import Ownership
 
-FORMAT_VERSION: Final = 3
-"""Journals without offloaded ledgers keep `_LOCAL_VERSION`, which older versions can open."""
+FORMAT_VERSION: Final = 4
+"""The format with encrypted ledgers. Journals without them keep `_OFFLOADED_VERSION`, and without
+offloaded ones `_LOCAL_VERSION`, which older versions can open."""
+_OFFLOADED_VERSION: Final = 3
 _LOCAL_VERSION: Final = 2
 MAX_LEDGERS: Final = 1 << LEDGER_INDEX_BITS
 _MAGIC: Final = b"\x89VMANIF\n"
@@ -40,6 +42,7 @@ class LedgerInfo:
     ``refers_from`` is the oldest ledger that has a segment of the checkpoint. Once a ledger from
     there on is no longer listed, the checkpoint isn't ``whole``: recovery can't use it.
     ``offloaded_ms`` is the time since which the archive has a verified copy (0: none is known of).
+    ``key_id`` is the id of the master key with which the ledger is encrypted ("": it isn't).
     """
 
     ledger_id: int
@@ -54,6 +57,7 @@ class LedgerInfo:
     refers_from: int = 0
     whole: bool = True
     offloaded_ms: int = 0
+    key_id: str = ""
 
     @property
     def record_bytes(self) -> int:
@@ -85,6 +89,7 @@ class LedgerInfo:
             self.sealed_ms,
             self.refers_from,
             self.whole,
+            key_id=self.key_id,
         )
 
 
@@ -114,7 +119,9 @@ class Manifest:
                 self.dead,
             ]
         )
-        version = FORMAT_VERSION if self.offloaded else _LOCAL_VERSION
+        version = _OFFLOADED_VERSION if self.offloaded else _LOCAL_VERSION
+        if any(ledger.key_id for ledger in self.ledgers):
+            version = FORMAT_VERSION
         return _HEADER.pack(_MAGIC, version, crc32c(body)) + body
 
     @property
@@ -182,6 +189,8 @@ def _ledger_row(ledger: LedgerInfo) -> list[Any]:
         ledger.refers_from,
         ledger.whole,
     ]
+    if ledger.key_id:
+        return [*row, ledger.offloaded_ms, ledger.key_id]
     return [*row, ledger.offloaded_ms] if ledger.offloaded_ms else row
 
 

@@ -17,6 +17,7 @@ from typing import Final
 
 from velaray.events.portable import PortableError
 from velaray.journal.ahead import Ahead
+from velaray.journal.encryption.keys import LedgerKeys
 from velaray.journal.errors import (
     LedgerExists,
     ManifestConflict,
@@ -280,8 +281,10 @@ class MemoryStore:
         hook: Hook | None = None,
         seed: int = 0,
         number_base: int = 0,
+        keys: LedgerKeys | None = None,
     ) -> None:
         self.disk = disk or MemoryDisk()
+        self.keys = keys
         self.hook = hook
         self._number_base = number_base
         self.counters = Counters()

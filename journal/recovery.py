@@ -6,10 +6,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from velaray.journal.checkpoint import Checkpoint, read_checkpoint
-from velaray.journal.errors import CorruptJournal, NotStored
+from velaray.journal.errors import CorruptJournal, MissingKey, NotStored
 from velaray.journal.index import SparseIndex
 from velaray.journal.manifest import LedgerInfo, Manifest
-from velaray.journal.scan import Continuity, LedgerReader, Record
+from velaray.journal.scan import Continuity, LedgerReader, Record, decryptor_of, read_header
 from velaray.journal.store import LedgerStore
 
 
@@ -34,6 +34,20 @@ class Tail:
 
     info: LedgerInfo
     index: SparseIndex
+
+
+async def check_keys(store: LedgerStore, journal: str, ledgers: tuple[LedgerInfo, ...]) -> None:
+    """Find the keys of the encrypted ledgers that recovery may read. It reads and writes nothing
+    else. Raises `MissingKey`."""
+    first = min((info.refers_from for info in ledgers[-2:]), default=0)
+    needed = {info.key_id: info.ledger_id for info in ledgers if info.ledger_id >= first}
+    for key_id, ledger_id in needed.items():
+        if not key_id:
+            continue
+        if store.keys is None:
+            raise MissingKey(store.location(journal, ledger_id), key_id)
+        with suppress(CorruptJournal, NotStored):  # recovery reports it, or needs it not
+            await decryptor_of(store, await read_header(store, journal, ledger_id))
 
 
 async def recover(
@@ -120,7 +134,7 @@ async def is_owned(store: LedgerStore, journal: str, ledger_id: int) -> bool:
     """Whether a stored ledger belongs to the journal, or its header is incomplete. Raises
     `NotStored`."""
     try:
-        await LedgerReader.open(store, journal, ledger_id)
+        await read_header(store, journal, ledger_id)
     except CorruptJournal as error:
         # An incomplete header is that of an interrupted creation. A ledger with a complete header
         # that names another journal must stay.

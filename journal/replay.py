@@ -14,7 +14,7 @@ from velaray.events.ids import Position
 from velaray.journal.checkpoint import Checkpoint, read_checkpoint
 from velaray.journal.damage import damaged_entry
 from velaray.journal.errors import CorruptJournal, JournalError, NotStored
-from velaray.journal.frames import blob_is_whole
+from velaray.journal.frames import LOST
 from velaray.journal.manifest import LedgerInfo, Manifest, decode_manifest
 from velaray.journal.scan import CHUNK, Continuity, LedgerReader, Record
 from velaray.journal.store import LedgerStore
@@ -56,7 +56,8 @@ class LedgerReport:
     ``unacknowledged`` counts the bytes after the last whole frame, without zeros at the end;
     ``kept_segments`` counts the checkpoint's ``segments`` that are in earlier ledgers;
     ``damaged_entries`` are the ids of entries whose bytes are damaged, while the events are whole:
-    each is a problem, too."""
+    each is a problem, too. Of an encrypted ledger that wasn't ``opened`` the events weren't read,
+    and ``entries`` are those that the manifest lists."""
 
     ledger_id: int
     file: str
@@ -70,6 +71,7 @@ class LedgerReport:
     segments: int = 0
     kept_segments: int = 0
     damaged_entries: list[int] = field(default_factory=list)
+    opened: bool = True
     problems: list[str] = field(default_factory=list)
 
 
@@ -103,7 +105,7 @@ async def replay(
         continuity = Continuity(reader, info.first_sequence)
         async for frame in reader.history(info, damaged=True):
             for record, blob in continuity.records(frame):
-                if frame.damaged and blob is not None and not blob_is_whole(blob):
+                if blob is LOST:
                     blob = None
                 yield HistoryRecord(*record, blob, frame.header.at_ms)
 
@@ -123,12 +125,16 @@ async def checkpoint_of(store: LedgerStore, key: str, ledger_id: int) -> Checkpo
     raise NotStored(f"journal {key}: ledger {ledger_id}")
 
 
-async def verify(store: LedgerStore, key: str, fold: Fold | None = None) -> list[LedgerReport]:
+async def verify(
+    store: LedgerStore, key: str, fold: Fold | None = None, *, keyless: bool = False
+) -> list[LedgerReport]:
     """Check every checksum and number of a journal; one report per listed ledger.
 
     With ``fold``, history is applied to it and its digest is compared with each checkpoint's,
-    except across removed ledgers. Checkpoints with parts in removed ledgers are skipped. Problems
-    are in the reports. Raises `NotStored` or `CorruptJournal` if the manifest itself can't be read.
+    except across removed ledgers. Checkpoints with parts in removed ledgers are skipped. With
+    ``keyless`` a store without keys checks the frames of encrypted ledgers, and doesn't open them.
+    Problems are in the reports. Raises `NotStored` or `CorruptJournal` if the manifest itself can't
+    be read.
     """
     manifest = await load_manifest(store, key)
     reports: list[LedgerReport] = []
@@ -142,31 +148,65 @@ async def verify(store: LedgerStore, key: str, fold: Fold | None = None) -> list
             report.problems.append(f"starts at sequence {info.first_sequence}, not {expected}")
         folded = folded and info.first_sequence == expected
         try:
-            await _verify_ledger(store, key, info, report, fold, folded)
+            reader = await LedgerReader.open(
+                store, key, info.ledger_id, keyless=keyless and store.keys is None
+            )
+            report.opened = reader.opens
+            if reader.opens:
+                await _verify_ledger(reader, info, report, fold, folded)
+            else:
+                await _verify_frames(reader, info, report)
         except JournalError as error:
             report.problems.append(str(error))
         sound = len(report.problems) == len(report.damaged_entries)
-        folded = fold is not None and sound and (folded or info.whole)
+        folded = fold is not None and sound and report.opened and (folded or info.whole)
         expected = info.next_sequence
     return reports
 
 
+async def _verify_frames(reader: LedgerReader, info: LedgerInfo, report: LedgerReport) -> None:
+    """Check what needs no key: the checksums of all frames, and the numbers of their records."""
+    async for _ in reader.whole(reader.header.size, info.data_offset):
+        pass
+    expected, report.bytes, report.entries = info.first_sequence, info.data_offset, info.entries
+    async for frame in reader.history(info):
+        if frame.header.kind or frame.header.sequence != expected:
+            raise CorruptJournal(
+                reader.file,
+                frame.offset,
+                f"expected sequence {expected}; the frame says {frame.header.sequence} "
+                f"(flags {frame.header.flags})",
+            )
+        expected, report.bytes = frame.next_sequence, frame.end
+        report.records = expected - info.first_sequence
+    report.unacknowledged = await _size_behind(reader, report.bytes)
+    _check_counts(reader, info, report)
+
+
+def _check_counts(reader: LedgerReader, info: LedgerInfo, report: LedgerReport) -> None:
+    if info.sealed and (report.records, report.entries) != (info.records, info.entries):
+        raise CorruptJournal(
+            reader.file,
+            report.bytes,
+            f"the manifest lists {info.records} records with {info.entries} entries, "
+            f"{report.records} with {report.entries} are stored",
+        )
+
+
 async def _verify_ledger(
-    store: LedgerStore,
-    key: str,
+    reader: LedgerReader,
     info: LedgerInfo,
     report: LedgerReport,
     fold: Fold | None,
     folded: bool,
 ) -> None:
-    reader = await LedgerReader.open(store, key, info.ledger_id)
     if info.whole:
         _verify_checkpoint(await read_checkpoint(reader, info), report, fold, folded)
     continuity = Continuity(reader, info.first_sequence)
     report.bytes = info.data_offset
     async for frame in reader.history(info, damaged=True):
         for record, blob in continuity.records(frame):
-            if frame.damaged and blob is not None and not blob_is_whole(blob):
+            if blob is LOST:
                 assert record.position is not None
                 report.damaged_entries.append(record.position.entry_id)
                 report.problems.append(damaged_entry(reader, frame, record.position).told)
@@ -176,13 +216,7 @@ async def _verify_ledger(
         report.records = continuity.next_sequence - info.first_sequence
         report.entries = continuity.next_entry
     report.unacknowledged = await _size_behind(reader, report.bytes)
-    if info.sealed and (report.records, report.entries) != (info.records, info.entries):
-        raise CorruptJournal(
-            reader.file,
-            report.bytes,
-            f"the manifest lists {info.records} records with {info.entries} entries, "
-            f"{report.records} with {report.entries} are stored",
-        )
+    _check_counts(reader, info, report)
 
 
 def _verify_checkpoint(

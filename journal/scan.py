@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from velaray.events.ids import Position
 from velaray.journal import frames
-from velaray.journal.errors import CorruptJournal
-from velaray.journal.frames import FRAME_HEADER_SIZE, FrameHeader, LedgerHeader, Mark
+from velaray.journal.encryption.parts import Decryptor
+from velaray.journal.errors import CorruptJournal, MissingKey, Misuse
+from velaray.journal.frames import FRAME_HEADER_SIZE, LOST, FrameHeader, LedgerHeader, Mark, Pair
 from velaray.journal.manifest import LedgerInfo
 from velaray.journal.store import LedgerStore
 
@@ -35,16 +36,18 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A verified frame, with the payload as it was written.
+    """A verified frame, with the stored payload.
 
     In a ``damaged`` one the content of some blobs differs; everything else is proven to be as it
-    was written (`velaray.journal.frames.only_blobs_are_damaged`).
+    was written (`velaray.journal.frames.only_blobs_are_damaged`). Of an encrypted frame of history
+    ``opened`` has the records.
     """
 
     offset: int
     header: FrameHeader
     payload: memoryview
     damaged: bool = False
+    opened: Sequence[Pair] | None = None
 
     @property
     def end(self) -> int:
@@ -85,30 +88,65 @@ class Window:
         self._data = memoryview(b"")
 
 
+async def read_header(store: LedgerStore, journal: str, ledger_id: int) -> LedgerHeader:
+    """Read and check the header of a ledger. No key is needed.
+
+    Raises `NotStored`, `UnsupportedFormat`, and `CorruptJournal` if the header is damaged or names
+    another ledger or owner.
+    """
+    file = store.location(journal, ledger_id)
+    raw = await store.read(journal, ledger_id, 0, frames.LEDGER_HEADER_READ)
+    header = frames.decode_ledger_header(file, raw)
+    if header.owner != journal or header.ledger_id != ledger_id:
+        raise CorruptJournal(
+            file, 0, f"the header names ledger {header.ledger_id} of {header.owner}"
+        )
+    return header
+
+
+async def decryptor_of(store: LedgerStore, header: LedgerHeader) -> Decryptor | None:
+    """What decrypts a ledger; None if it isn't encrypted. Raises `MissingKey`."""
+    if header.key is None:
+        return None
+    file = store.location(header.owner, header.ledger_id)
+    if store.keys is None:
+        raise MissingKey(file, header.key.key_id)
+    return Decryptor(await store.keys.find(file, header.key, header.key_context))
+
+
 class LedgerReader:
     """Reads one ledger, also without owning it. Obtained from `LedgerReader.open`."""
 
-    def __init__(self, store: LedgerStore, journal: str, header: LedgerHeader) -> None:
+    def __init__(
+        self,
+        store: LedgerStore,
+        journal: str,
+        header: LedgerHeader,
+        decryptor: Decryptor | None = None,
+    ) -> None:
+        """Without ``decryptor`` the frames of an encrypted ledger are checked, but not opened."""
         self.store = store
         self.journal = journal
         self.header = header
         self.file = store.location(journal, header.ledger_id)
+        self._decryptor = decryptor
 
     @classmethod
-    async def open(cls, store: LedgerStore, journal: str, ledger_id: int) -> LedgerReader:
-        """Read and check the ledger's header.
+    async def open(
+        cls, store: LedgerStore, journal: str, ledger_id: int, *, keyless: bool = False
+    ) -> LedgerReader:
+        """Read and check the ledger's header, and find its key unless ``keyless``.
 
-        Raises `NotStored`, `UnsupportedFormat`, and `CorruptJournal` if the header is
-        damaged or names another ledger or owner.
+        Raises as `read_header`, and `MissingKey`.
         """
-        file = store.location(journal, ledger_id)
-        raw = await store.read(journal, ledger_id, 0, frames.LEDGER_HEADER_READ)
-        header = frames.decode_ledger_header(file, raw)
-        if header.owner != journal or header.ledger_id != ledger_id:
-            raise CorruptJournal(
-                file, 0, f"the header names ledger {header.ledger_id} of {header.owner}"
-            )
-        return cls(store, journal, header)
+        header = await read_header(store, journal, ledger_id)
+        decryptor = None if keyless else await decryptor_of(store, header)
+        return cls(store, journal, header, decryptor)
+
+    @property
+    def opens(self) -> bool:
+        """Whether the records can be read: the ledger isn't encrypted, or its key is known."""
+        return self.header.key is None or self._decryptor is not None
 
     async def read(self, offset: int, length: int) -> bytes:
         """Raw bytes, unverified."""
@@ -159,6 +197,8 @@ class LedgerReader:
                 frame = await self.frame(window, at, damaged=damaged)
                 if frame is None:
                     raise CorruptJournal(self.file, at, problem)
+            if frame.damaged and not damaged:
+                raise self._changed(at)
             yield frame
             at, sequence = frame.end, frame.next_sequence
 
@@ -193,7 +233,12 @@ class LedgerReader:
 
     async def frame(self, window: Window, at: int, *, damaged: bool = False) -> Frame | None:
         """The verified frame at ``at``, None if there is none. With ``damaged`` one whose blobs
-        alone are damaged counts."""
+        alone are damaged counts.
+
+        If the checksums of an encrypted frame are right, it isn't a torn one. Then it raises
+        `CorruptJournal` if its events aren't those that were encrypted, and returns a damaged frame
+        if that is so for a blob.
+        """
         salt = self.header.salt
         head = await window.at(at, FRAME_HEADER_SIZE)
         header = frames.decode_frame_header(salt, at, head)
@@ -202,11 +247,34 @@ class LedgerReader:
         payload = await window.at(at + FRAME_HEADER_SIZE, header.length)
         if len(payload) != header.length:
             return None
-        if frames.payload_is_whole(salt, at, header, payload):
+        whole = frames.payload_is_whole(salt, at, header, payload)
+        if self._decryptor is not None and not header.kind:
+            return self._opened(self._decryptor, Frame(at, header, payload), whole, damaged)
+        if whole:
             return Frame(at, header, payload)
-        if damaged and frames.only_blobs_are_damaged(salt, at, header, payload):
+        is_plain = self.header.key is None
+        if damaged and is_plain and frames.only_blobs_are_damaged(salt, at, header, payload):
             return Frame(at, header, payload, damaged=True)
         return None
+
+    def _opened(
+        self, decryptor: Decryptor, frame: Frame, whole: bool, damaged: bool
+    ) -> Frame | None:
+        if not whole and not damaged:
+            return None
+        place = frames.place_of_stored(frame.offset, frame.header)
+        opened = decryptor.frame(frame.payload, frame.header.records, place)
+        if opened is not None:
+            lost = any(blob is LOST for _, blob in opened)
+            return replace(frame, damaged=lost or not whole, opened=opened)
+        if whole:
+            raise self._changed(frame.offset)
+        return None
+
+    def _changed(self, at: int) -> CorruptJournal:
+        return CorruptJournal(
+            self.file, at, "this frame isn't what the ledger's owner encrypted at this place"
+        )
 
     async def _find_later(self, start: int, sequence: int) -> int | None:
         at = start
@@ -227,12 +295,41 @@ class LedgerReader:
             start += len(raw) - FRAME_HEADER_SIZE + 1
         return None
 
-    def pairs(self, frame: Frame) -> Iterator[tuple[memoryview, memoryview | None]]:
-        """The (event, blob) pairs of a frame. Raises `CorruptJournal` if they don't add up."""
+    def pairs(self, frame: Frame) -> Iterator[Pair]:
+        """The (event, blob) pairs of a frame of history; a blob that is damaged is `frames.LOST`.
+        Raises `CorruptJournal` if they don't add up."""
+        if frame.opened is not None:
+            yield from frame.opened
+            return
+        self._check_opens(frame)
         try:
-            yield from frames.records(frame.payload, frame.header.records)
+            for event, blob in frames.records(frame.payload, frame.header.records):
+                if frame.damaged and blob is not None and not frames.blob_is_whole(blob):
+                    yield event, LOST
+                else:
+                    yield event, blob
         except ValueError as error:
             raise CorruptJournal(self.file, frame.offset, str(error)) from error
+
+    def segments(self, frame: Frame) -> Iterator[tuple[memoryview, memoryview | None, int]]:
+        """The name, the bytes and their offset, for each segment of a frame of a checkpoint; of its
+        marker the bytes and None. Raises `CorruptJournal`, as `pairs`."""
+        start = frame.offset + FRAME_HEADER_SIZE
+        if self._decryptor is not None:
+            place = frames.place_of_stored(frame.offset, frame.header)
+            found = self._decryptor.segments(frame.payload, frame.header.records, place, start)
+            if found is None:
+                raise self._changed(frame.offset)
+            yield from found
+            return
+        for name, body in self.pairs(frame):
+            start += frames.RECORD_HEADER_SIZE + len(name)
+            yield name, body, start
+            start += len(body or b"")
+
+    def _check_opens(self, frame: Frame) -> None:
+        if not self.opens:
+            raise Misuse(f"{self.file}: the frame at byte {frame.offset} wasn't decrypted")
 
 
 class FrameCursor:
@@ -257,7 +354,7 @@ class FrameCursor:
         if self._at >= self._end:
             return None
         frame = await self._reader.frame(self._window, self._at, damaged=self._damaged)
-        if frame is None:
+        if frame is None or (frame.damaged and not self._damaged):
             raise CorruptJournal(
                 self._reader.file,
                 self._at,

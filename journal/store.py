@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from velaray.journal.encryption.keys import LedgerKeys
+
 Buffer = bytes | bytearray | memoryview
 
 
@@ -88,6 +90,11 @@ class LedgerStore(Protocol):
     @property
     def counters(self) -> Counters:
         """The operations of this store object so far."""
+        ...
+
+    @property
+    def keys(self) -> LedgerKeys | None:
+        """The keys of encrypted ledgers; new ledgers are encrypted unless it is None."""
         ...
 
     def salt(self) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from velaray.client.core import topic_name
@@ -35,6 +35,7 @@ class LedgerPart:
     data_dir: str
     portions: tuple[Portion, ...]
     until: Position
+    encryption_keys: str | None = None
 
     @property
     def topic(self) -> TopicName:
@@ -59,8 +60,9 @@ class LedgerPart:
         doesn't decrypt.
         """
         keys = key_reader(private_key_file)
-        decoders = None if typed is None else StoredDecoders(self.data_dir, self.topic, typed)
-        for segments in read_portions(self.data_dir, self.portions, self.until, BATCH_BYTES, keys):
+        data, at_rest = self.data_dir, self.encryption_keys
+        decoders = None if typed is None else StoredDecoders(data, self.topic, typed, at_rest)
+        for segments in read_portions(data, self.portions, self.until, BATCH_BYTES, keys, at_rest):
             check_decrypted(segments)
             if decoders is not None:
                 decoders.set(segments)
@@ -68,20 +70,26 @@ class LedgerPart:
 
 
 def plan(
-    data_dir: str, topics: Sequence[str], start: Start, end: Start, size: int = PART_BYTES
+    data_dir: str,
+    topics: Sequence[str],
+    start: Start,
+    end: Start,
+    size: int = PART_BYTES,
+    encryption_keys: str | None = None,
 ) -> list[LedgerPart]:
     """Return the messages between two positions, in parts of about ``size`` bytes.
 
     Messages of open transactions, and all messages behind the first of these, are excluded. Raises
     `InvalidConfiguration` if the directory holds no cluster or a position is missing,
-    `TopicNotFound`, `CorruptJournal`.
+    `TopicNotFound`, `CorruptJournal`, `MissingKey`.
     """
     names = [topic_name(each) for each in topics]
-    store = open_data(data_dir)
+    store = open_data(data_dir, encryption_keys)
 
     async def planned() -> list[LedgerPart]:
         try:
-            return await _plan(data_dir, store, names, start, end, size)
+            parts = await _plan(data_dir, store, names, start, end, size)
+            return [replace(part, encryption_keys=encryption_keys) for part in parts]
         finally:
             await store.close()
 

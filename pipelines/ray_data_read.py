@@ -47,6 +47,7 @@ def read_topic(
     on_undecodable: str = "fail",
     parallelism: int | None = None,
     private_key_file: str | None = None,
+    encryption_keys: str | None = None,
 ) -> ray.data.Dataset:
     """Read the messages of one topic or several as a dataset of Arrow blocks.
 
@@ -55,11 +56,13 @@ def read_topic(
     transactions, and all messages behind the first of these, are excluded. Columns, positions,
     ``value_schema`` (``"typed"``: column ``value`` has the type of the topic's schema) and
     ``on_undecodable`` are those of Spark's batch source. ``private_key_file``: a path, on every
-    node, of the RSA key (PEM) that decrypts encrypted messages. There is a read task for each 64
-    MiB, and at most ``parallelism`` tasks if that is given. Files are divided into ``parallelism``
-    tasks if they are large enough.
+    node, of the RSA key (PEM) that decrypts encrypted messages. ``encryption_keys``: a directory,
+    on every node, of the keys of ledgers that the cluster encrypts; by default
+    ``VELARAY_ENCRYPTION_KEYS`` names it. There is a read task for each 64 MiB, and at most
+    ``parallelism`` tasks if that is given. Files are divided into ``parallelism`` tasks if they are
+    large enough.
 
-    Raises `InvalidConfiguration`, `TopicNotFound`, and the service's errors.
+    Raises `InvalidConfiguration`, `TopicNotFound`, `MissingKey`, and the service's errors.
     """
     names = (topic,) if isinstance(topic, str) else tuple(topic)
     if not names:
@@ -73,10 +76,12 @@ def read_topic(
     typed = None
     parts: Sequence[Part]
     if data_dir is not None and service_url is None:
-        parts = _ledger_parts(data_dir, names, *bounds, parallelism)
+        parts = _ledger_parts(data_dir, names, *bounds, parallelism, encryption_keys)
         if is_typed:
-            typed = typed_by_files(data_dir, names, lenient)
+            typed = typed_by_files(data_dir, names, lenient, encryption_keys)
     elif service_url is not None and data_dir is None:
+        if encryption_keys is not None:
+            raise InvalidConfiguration("encryption_keys needs data_dir: the service decrypts")
         service = Service(service_url)
         parts = service_parts.plan(service, partial(_partitions, names), *bounds)
         if is_typed:
@@ -95,13 +100,18 @@ def _partitions(topics: Sequence[str], client: Client) -> list[str]:
 
 
 def _ledger_parts(
-    data_dir: str, topics: Sequence[str], start: Start, end: Start, parallelism: int | None
+    data_dir: str,
+    topics: Sequence[str],
+    start: Start,
+    end: Start,
+    parallelism: int | None,
+    encryption_keys: str | None,
 ) -> list[LedgerPart]:
-    parts = ledgers.plan(data_dir, topics, start, end)
+    parts = ledgers.plan(data_dir, topics, start, end, encryption_keys=encryption_keys)
     if parallelism is None or len(parts) >= parallelism:
         return parts
     size = max(sum(part.nbytes for part in parts) // parallelism, SMALLEST_PART)
-    return ledgers.plan(data_dir, topics, start, end, size)
+    return ledgers.plan(data_dir, topics, start, end, size, encryption_keys)
 
 
 class TopicDatasource(Datasource):

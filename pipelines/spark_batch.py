@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from velaray.pipelines.typed_values import TypedValue
 
-BATCH_OPTIONS = OPTIONS | {"ending_position", "data_dir"}
+BATCH_OPTIONS = OPTIONS | {"ending_position", "data_dir", "encryption_keys"}
 
 
 class PartitionToRead(InputPartition):
@@ -49,7 +49,10 @@ class BatchSource(DataSourceReader):
         self._topics, pattern = topics_named(known)
         self._data_dir = known.text("data_dir")
         self._private_key_file = known.text("private_key_file")
+        self._encryption_keys = known.text("encryption_keys")
         if self._data_dir is None:
+            if self._encryption_keys is not None:
+                raise InvalidConfiguration("encryption_keys needs data_dir: the service decrypts")
             self._origin = Origin.of(known)
             return
         if pattern is not None:
@@ -64,7 +67,10 @@ class BatchSource(DataSourceReader):
         """One task for each part of a partition with messages to read."""
         parts: Sequence[LedgerPart | ServicePart]
         if self._data_dir is not None:
-            parts = ledgers.plan(self._data_dir, self._topics, self._start, self._end)
+            parts = ledgers.plan(
+                *(self._data_dir, self._topics, self._start, self._end),
+                encryption_keys=self._encryption_keys,
+            )
         else:
             origin = self._origin
             parts = service_parts.plan(origin.service, origin.partitions, self._start, self._end)

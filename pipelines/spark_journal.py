@@ -25,7 +25,7 @@ from velaray.pipelines.spark_options import Options
 if TYPE_CHECKING:
     import pyarrow as pa
 
-OPTIONS = frozenset({"data_dir", "actor"})
+OPTIONS = frozenset({"data_dir", "actor", "encryption_keys"})
 SCHEMA = (
     "actor string NOT NULL, kind string NOT NULL, ledger bigint NOT NULL, sequence bigint NOT NULL,"
     " time timestamp NOT NULL, type string NOT NULL, transactions array<string> NOT NULL,"
@@ -51,6 +51,7 @@ class JournalReader(DataSourceReader):
         """Raises `InvalidConfiguration`."""
         known = Options(options, OPTIONS, "the velaray-journal source")
         self._data_dir = known.required("data_dir")
+        self._keys = known.text("encryption_keys")
         self._wanted = known.text("actor") or "*"
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -58,7 +59,7 @@ class JournalReader(DataSourceReader):
 
         Raises `InvalidConfiguration` if there is no such actor, or no data.
         """
-        store = open_data(self._data_dir)
+        store = open_data(self._data_dir, self._keys)
         with asyncio.Runner() as runner:
             try:
                 return runner.run(self._ledgers(store))
@@ -89,7 +90,7 @@ class JournalReader(DataSourceReader):
         """
         if not isinstance(partition, LedgerOfActor):
             return  # Spark plans a task without a partition if there is nothing to read
-        store = open_data(self._data_dir)
+        store = open_data(self._data_dir, self._keys)
         with asyncio.Runner() as runner:
             try:
                 rows = _rows(store, ActorKey.parse(partition.actor), partition.info)

@@ -28,6 +28,7 @@ def typed_value(options: Mapping[str, str]) -> TypedValue | None:
         return None
     data_dir = known.text("data_dir")
     if data_dir is not None:
-        return typed_by_files(data_dir, topics_named(known)[0], lenient)
+        keys = known.text("encryption_keys")
+        return typed_by_files(data_dir, topics_named(known)[0], lenient, keys)
     origin = Origin.of(known)
     return typed_by_service(origin.service, origin.topics, lenient)

@@ -140,12 +140,14 @@ def typed_by_service(
     return TypedValue(_agreed(found), lenient=lenient)
 
 
-def typed_by_files(data_dir: str, topics: Sequence[str], lenient: bool) -> TypedValue:
+def typed_by_files(
+    data_dir: str, topics: Sequence[str], lenient: bool, encryption_keys: str | None = None
+) -> TypedValue:
     """Return the current schema of the topics in a cluster's files.
 
     Raises as `stored_schema`, too.
     """
-    found = {topic: stored_schema(data_dir, topic_name(topic)) for topic in topics}
+    found = {topic: stored_schema(data_dir, topic_name(topic), encryption_keys) for topic in topics}
     return TypedValue(_agreed(found), lenient=lenient)
 
 

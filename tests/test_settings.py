@@ -73,6 +73,7 @@ VALUES: Mapping[str, tuple[str, str, str]] = {
     "deletion_retry_s": ("1", "2", "3"),
     "deleters": ("1", "2", "3"),
     "offload": ("file:///a", "s3://a/b", "gs://c"),
+    "encryption_keys": ("a", "/b", "c.d:E"),
     "token_secret": ("a.key", "b.key", "c.key"),
     "token_public_key": ("a.key", "b.key", "c.key"),
     "oidc_issuer": ("https://a", "https://b", "http://127.0.0.1:1"),
@@ -287,7 +288,9 @@ def test_the_arguments_of_start_are_the_settings() -> None:
     assert ray == {"ray_address", "ray_tls", "placement", "hosts"}
     files = {"tls_cert", "tls_key", "tls_ca", "ray_tls"}
     assert {hints[key] for key in files} == {Path | None}
-    for key in hints.keys() - files - {"auth", "advertise", "listeners", "replication_secret"}:
+    assert hints["encryption_keys"] == str | Path
+    several = {"auth", "advertise", "encryption_keys", "listeners", "replication_secret"}
+    for key in hints.keys() - files - several:
         kind = type_of(key)
         if key in ("superusers", "proxy_roles", "viewers"):
             assert hints[key] == Sequence[str]

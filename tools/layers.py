@@ -33,7 +33,7 @@ def _below(layer: str) -> tuple[str, ...]:
 
 LAYERS: dict[str, Layer] = {
     "events": Layer((), ("google", "msgpack")),
-    "journal": Layer(("events",), ("crc32c", "msgpack", "obstore")),
+    "journal": Layer(("events",), ("crc32c", "cryptography", "msgpack", "obstore")),
     "schemas": Layer((), ("google",)),
     "wire": Layer(("events", "schemas"), ("crc32c", "cramjam", "google", "mmh3")),
     "actors": Layer(

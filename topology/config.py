@@ -118,6 +118,9 @@ class ClusterConfig:
     ``node_resource`` ("": on any). ``offload`` is the URL of the archive of ledgers ("": the one
     that the data directory names, if any).
 
+    ``encryption_keys`` names the directory or the class of the master keys with which journals are
+    encrypted ("": they aren't).
+
     ``tls`` has the settings of TLS; None: all ports speak plain text.
 
     ``max_connections`` limits the connections of clients to a process, and
@@ -157,6 +160,7 @@ class ClusterConfig:
     data_id: str = ""
     replication_secret: bytes = field(default=b"", repr=False)
     replication_keys: str = ""
+    encryption_keys: str = ""
     hosts: int = 0
     own_hosts: int = 0
     port_range: tuple[int, int] | None = None

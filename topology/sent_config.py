@@ -20,16 +20,21 @@ from typing import Any, Final, TypeVar
 
 import msgpack
 
+from velaray.journal.errors import CorruptJournal, MissingKey
 from velaray.journal.objects.bodies import Kind, decode_body
 from velaray.journal.objects.conditional import ConditionalObjects, Taken
 from velaray.journal.objects.remote_objects import open_objects
 from velaray.journal.private import make_private, private_opener
 from velaray.topology.config import ClusterConfig, namespace_of
+from velaray.topology.encryption_keys import key_provider
 from velaray.topology.ownership import Superseded
 from velaray.topology.stores import is_object_store
 
 SECRETS: Final = "secrets"
 _TOKEN_SECRET = "token_secret"
+_LABEL: Final = b"velaray secrets 1"
+_NONCE: Final = bytes(12)
+"""Each key encrypts one text, so the nonce may be constant."""
 _SECRET_FIELDS = ("rpc_key", "replication_secret")
 
 T = TypeVar("T")
@@ -48,8 +53,8 @@ class SentConfig:
     def received(self) -> ClusterConfig:
         """The settings with the secrets, which are read. Blocks.
 
-        Raises `Superseded` if this machine has no secrets of this start, `OSError` or
-        `JournalError` if they can't be read.
+        Raises `Superseded` if this machine has no secrets of this start, `MissingKey` if it lacks
+        their key, `OSError` or `JournalError` if they can't be read.
         """
         location, incarnation = self.settings["data_dir"], self.settings["incarnation"]
         raw = _read(location, incarnation)
@@ -58,7 +63,9 @@ class SentConfig:
                 f"no secrets of start {incarnation} in {location} on this machine: the start was "
                 "replaced, or this machine doesn't see the directory"
             )
-        found: dict[str, Any] = msgpack.unpackb(raw)
+        keys = self.settings.get("encryption_keys", "")  # a former version lacks it
+        place = f"{location}/{SECRETS}/{incarnation}"
+        found: dict[str, Any] = msgpack.unpackb(_opened(keys, place, raw) if keys else raw)
         settings = dict(self.settings)
         token_secret = found.pop(_TOKEN_SECRET)
         if token_secret is not None:
@@ -78,11 +85,14 @@ def sent(config: ClusterConfig) -> SentConfig:
 def store_secrets(config: ClusterConfig) -> None:
     """Store the secrets of a start for its processes, and remove those of earlier starts. Blocks.
 
-    Raises `OSError` or `JournalError`.
+    They are encrypted with the configured keys, if any. Raises `OSError`, `KeyFileError`,
+    `UnusableKeyFile` or `JournalError`.
     """
     found: dict[str, Any] = {name: getattr(config, name) for name in _SECRET_FIELDS}
     found[_TOKEN_SECRET] = config.auth.secret if config.auth is not None else None
     raw = msgpack.packb(found)
+    if config.encryption_keys:
+        raw = _encrypted(config.encryption_keys, raw)
     if is_object_store(config.data_dir):
         _with_objects(config.data_dir, lambda objects: _put(objects, config.incarnation, raw))
         return
@@ -95,6 +105,40 @@ def store_secrets(config: ClusterConfig) -> None:
     for path in folder.iterdir():
         if _is_earlier(path.name, config.incarnation):
             path.unlink(missing_ok=True)
+
+
+def _encrypted(keys: str, raw: bytes) -> bytes:
+    """The secrets, encrypted with a key of their own that a master key wraps."""
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # a large library
+
+    key = AESGCM.generate_key(256)
+    key_id, wrapped = key_provider(keys).wrap(key)
+    packed: bytes = msgpack.packb([key_id, wrapped, AESGCM(key).encrypt(_NONCE, raw, _LABEL)])
+    return packed
+
+
+def _opened(keys: str, place: str, raw: bytes) -> bytes:
+    """The inverse of `_encrypted`. Raises `MissingKey`, `CorruptJournal`."""
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    provider = key_provider(keys)
+    try:
+        key_id, wrapped, sealed = msgpack.unpackb(raw)
+    except ValueError as error:
+        raise CorruptJournal(place, 0, "the secrets aren't encrypted") from error
+    try:
+        key = provider.unwrap(key_id, wrapped)
+    except LookupError as error:
+        problem = "which has no key of this id"
+        raise MissingKey(place, key_id, provider.place, problem) from error
+    except (ValueError, OSError) as error:
+        problem = f"which can't be used: {error}"
+        raise MissingKey(place, key_id, provider.place, problem) from error
+    try:
+        return AESGCM(key).decrypt(_NONCE, sealed, _LABEL)
+    except InvalidTag as error:
+        raise CorruptJournal(place, 0, "the secrets aren't those that were encrypted") from error
 
 
 def _is_earlier(name: str, incarnation: int) -> bool:

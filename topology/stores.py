@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+
+from velaray.journal.encryption.keys import LedgerKeys
 from velaray.journal.files import FileStore
 from velaray.journal.objects.host_log import HostLogSettings
 from velaray.journal.objects.ledger_store import ObjectLedgerStore
@@ -11,6 +14,7 @@ from velaray.journal.offload.place import known_place
 from velaray.journal.offload.tiered_store import TieredStore
 from velaray.journal.store import LedgerStore
 from velaray.topology.config import ClusterConfig
+from velaray.topology.encryption_keys import VARIABLE, ledger_keys
 
 
 def is_object_store(location: str) -> bool:
@@ -24,6 +28,7 @@ def store_of(
     """The journals of a cluster, for its actors. ``writers`` is the number of threads that write
     to a directory, ``ask_owner`` asks processes for journals in an object store. Raises as
     `open_store` does."""
+    keys = ledger_keys(config.encryption_keys)
     if is_object_store(config.data_dir):
         return ObjectLedgerStore(
             open_objects(config.data_dir),
@@ -31,8 +36,9 @@ def store_of(
             HostLogSettings(config.commit_interval_ms / 1000),
             generation=config.incarnation,
             ask_owner=ask_owner,
+            keys=keys,
         )
-    return _tiered(FileStore(config.data_dir, config.number_base, writers))
+    return _tiered(FileStore(config.data_dir, config.number_base, writers, keys))
 
 
 def _tiered(local: FileStore) -> LedgerStore:
@@ -41,12 +47,22 @@ def _tiered(local: FileStore) -> LedgerStore:
     return local if place is None else TieredStore(local, place.archive())
 
 
-def open_store(location: str) -> LedgerStore:
+def keys_of_environment() -> LedgerKeys | None:
+    """The encryption keys that `VARIABLE` names. Raises as `ledger_keys`."""
+    return ledger_keys(os.environ.get(VARIABLE, ""))
+
+
+def open_store(location: str, encryption_keys: str | None = None) -> LedgerStore:
     """The journals in a directory, with its archive, or in an object store, for tools.
 
+    ``encryption_keys`` names the keys of encrypted journals, as the setting does ("": there are
+    none, None: the variable says it).
+
     Raises `StoreRefused` for a URL that no object store has, or if the environment lacks what
-    leads to it; `CorruptJournal` if the directory's file about its archive is damaged.
+    leads to it; `CorruptJournal` if the directory's file about its archive is damaged; and as
+    `ledger_keys`.
     """
+    keys = keys_of_environment() if encryption_keys is None else ledger_keys(encryption_keys)
     if is_object_store(location):
-        return ObjectLedgerStore(open_objects(location))
-    return _tiered(FileStore(location))
+        return ObjectLedgerStore(open_objects(location), keys=keys)
+    return _tiered(FileStore(location, keys=keys))

@@ -96,6 +96,8 @@ class LocalCluster:
         settings = settings_of(options, local=True)
         if settings.offload:
             raise ValueError("offload needs data_dir: in memory there are no ledgers to move")
+        if settings.encryption_keys:
+            raise ValueError("encryption_keys needs data_dir: nothing in memory is encrypted")
         config = configured(IN_MEMORY, settings)
         memory = MemoryStore(number_base=config.number_base)
         owning = take_ownership(memory, config.name, config.cluster_number)

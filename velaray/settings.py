@@ -35,6 +35,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from velaray.actors.catalog.clusters import is_service_url
 from velaray.topology.config import PartitionSync, is_loopback
+from velaray.topology.encryption_keys import named_keys
 from velaray.topology.logs import LogFormat, LogLevel
 from velaray.topology.placement import Placement
 from velaray.topology.stores import is_object_store
@@ -460,6 +461,20 @@ class ClusterSettings(BaseModel):
             key_file=True,
         ),
     ] = Field(default=b"", repr=False)
+    encryption_keys: Annotated[
+        str,
+        BeforeValidator(named_keys),
+        About(
+            SECURITY,
+            "Encrypt journals, archives and the secrets of a start with the newest of the keys in "
+            "the files of this directory, which is the same on all nodes; or with those of a "
+            "KeyProvider, module:Class. A file has 32 bytes in base64, and the last one in the "
+            "order of names has the newest key.",
+            metavar="DIRECTORY",
+            form="a directory or module:Class",
+            unset="nothing is encrypted",
+        ),
+    ] = ""
 
     tls_cert: Annotated[
         FilePath | None,

@@ -13,7 +13,7 @@ import secrets
 import socket
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypedDict, cast
@@ -23,12 +23,14 @@ from velaray.broker.coordinator.coordinators import DEFAULT_COORDINATORS, ensure
 from velaray.broker.garbage_collection.collectors import ensure_deletion_topics
 from velaray.client.tls import TlsFilesError
 from velaray.events.ids import ActorKey
-from velaray.journal.errors import JournalError
+from velaray.journal.errors import CorruptJournal, JournalError, NotStored, UnsupportedFormat
 from velaray.journal.files import JOURNALS, NUMBERS
 from velaray.journal.objects.ledger_store import ObjectLedgerStore
 from velaray.journal.objects.probe import check_store
 from velaray.journal.offload.place import OFFLOAD, OtherArchive, settle_place
 from velaray.journal.private import make_private, private_opener, tighten
+from velaray.journal.recovery import check_keys
+from velaray.journal.replay import load_manifest
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.addresses import own_address
 from velaray.topology.config import (
@@ -40,6 +42,7 @@ from velaray.topology.config import (
     advertised_names,
     check_binding,
 )
+from velaray.topology.encryption_keys import check_encryption_keys
 from velaray.topology.key_files import (
     LEAST_SECRET_BYTES,
     KeyFileError,
@@ -101,6 +104,7 @@ class ClusterOptions(TypedDict, total=False):
     deleters: int
     cluster_number: int
     replication_secret: bytes | Path
+    encryption_keys: str | Path
     port_range: tuple[int, int] | None
     advertise: str | Mapping[str, str]
     offload: str
@@ -156,6 +160,8 @@ def configured(data_dir: str, settings: ClusterSettings) -> ClusterConfig:
     values: dict[str, Any] = {key: getattr(settings, key) for key in _SAME}
     values["auth"] = auth = _auth(settings)
     values |= _replication_keys(settings.replication_secret)
+    if settings.encryption_keys:
+        check_encryption_keys(settings.encryption_keys)
     host = own_address(settings.host)
     values["tls"] = tls = _tls(settings, host)
     check_binding(host, auth, tls)
@@ -289,6 +295,10 @@ def own_data(config: ClusterConfig) -> tuple[int, str]:
     """The incarnation and the id of the data, after taking ownership and settling the archive.
     Raises `ClusterError`."""
     try:
+        run_to_end(_check_keys(config))
+    except JournalError as error:
+        raise ClusterError(f"{config.data_dir} can't be read: {error}") from error
+    try:
         if config.offload:
             run_to_end(settle_place(Path(config.data_dir), config.offload))
     except (JournalError, OtherArchive, OSError) as error:
@@ -299,8 +309,19 @@ def own_data(config: ClusterConfig) -> tuple[int, str]:
         raise ClusterError(f"{config.data_dir} can't be taken over: {error}") from error
 
 
+async def _check_keys(config: ClusterConfig) -> None:
+    """Raise `MissingKey` if the catalog is encrypted with a key that isn't here."""
+    store, catalog = open_store(config.data_dir, config.encryption_keys), ActorKey.catalog().text()
+    try:
+        # A new cluster has none, and opening the catalog reports a damaged one.
+        with suppress(NotStored, CorruptJournal, UnsupportedFormat):
+            await check_keys(store, catalog, (await load_manifest(store, catalog)).ledgers)
+    finally:
+        await store.close()
+
+
 async def _own_data(config: ClusterConfig) -> tuple[int, str]:
-    store = open_store(config.data_dir)
+    store = open_store(config.data_dir, config.encryption_keys)
     try:
         if isinstance(store, ObjectLedgerStore):
             await check_store(store.objects.objects, os.urandom, random)

@@ -27,6 +27,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from velaray.events.backoff import RandomSource
+from velaray.journal.encryption.keys import LedgerKeys
 from velaray.journal.errors import (
     CorruptJournal,
     JournalError,
@@ -83,7 +84,9 @@ class ObjectLedgerStore:
         number_block: int = BLOCK,
         housekeeping: HousekeepingSettings | None = None,
         patience_s: float = PATIENCE_S,
+        keys: LedgerKeys | None = None,
     ) -> None:
+        self.keys = keys
         self.objects = ConditionalObjects(objects, random_bytes, source, patience_s)
         self.counters = Counters()
         patience = SealPatience(self.objects, generation, ask=ask_owner)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from velaray.journal.encryption.keys import LedgerKeys
 from velaray.journal.errors import NotStored
 from velaray.journal.offload.archive import LedgerArchive
 from velaray.journal.offload.read_ahead import ReadAhead
@@ -30,6 +31,11 @@ class TieredStore:
     def counters(self) -> Counters:
         """The operations of the local store so far."""
         return self.local.counters
+
+    @property
+    def keys(self) -> LedgerKeys | None:
+        """The keys of encrypted ledgers in both tiers."""
+        return self.local.keys
 
     # ---------------------------------------------------------------- both tiers
 

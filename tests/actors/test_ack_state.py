@@ -263,10 +263,10 @@ async def test_one_more_acknowledgement_writes_one_segment_and_the_marker(monkey
     written: list[dict[str, int]] = []
     original = checkpoint.encode_checkpoint
 
-    def encode(header, sequence, segments, digest):
+    def encode(header, sequence, segments, *others):
         sizes = {name: len(kept) for name, kept in segments.items() if isinstance(kept, bytes)}
         written.append(sizes)
-        return original(header, sequence, segments, digest)
+        return original(header, sequence, segments, *others)
 
     monkeypatch.setattr(journal, "encode_checkpoint", encode)
     monkeypatch.setattr(journal, "MAX_REFERRED", 16)

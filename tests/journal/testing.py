@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from velaray.events.ids import EARLIEST
+from velaray.journal.encryption.keys import LedgerKeys
 from velaray.journal.files import FileStore
 from velaray.journal.journal import Journal, JournalSettings
 from velaray.journal.memory import Hook, MemoryDisk, MemoryStore, Step, _File
@@ -86,6 +87,30 @@ class MemoryBackend:
 
     def close(self) -> None:
         return
+
+
+class OneKey:
+    """A `KeyProvider` with one master key."""
+
+    place = "a test"
+
+    def newest_id(self) -> str:
+        return "one"
+
+    def wrap(self, key: bytes) -> tuple[str, bytes]:
+        return "one", key[::-1]
+
+    def unwrap(self, key_id: str, wrapped: bytes) -> bytes:
+        return wrapped[::-1]
+
+
+class EncryptedBackend(MemoryBackend):
+    """A memory disk whose ledgers are encrypted."""
+
+    def store(self, hook: Hook | None = give_way) -> MemoryStore:
+        found = super().store(hook)
+        found.keys = LedgerKeys(OneKey())
+        return found
 
 
 class FileBackend:

@@ -14,7 +14,7 @@ from velaray.events.codec import MalformedEventError, UnknownEventError, decode
 from velaray.events.events_pb2 import LedgersUnlisted
 from velaray.journal.errors import JournalError
 from velaray.journal.manifest import LedgerInfo, Manifest
-from velaray.journal.scan import Frame, LedgerReader
+from velaray.journal.scan import Frame, LedgerReader, read_header
 from velaray.journal.store import LedgerStore
 
 
@@ -76,15 +76,17 @@ async def cut_ledger(
     """Find the end of a ledger at a moment.
 
     A ledger that was sealed before isn't read, nor opened if it is known. Raises `NotStored`,
-    `ClockWentBack`, and `CorruptJournal` if frames before the moment are damaged.
+    `ClockWentBack`, `MissingKey` unless it isn't read, and `CorruptJournal` if frames before the
+    moment are damaged.
     """
     is_whole = info.sealed and moment.is_after(info.sealed_ms)
     if is_whole and known is not None and known.info == info:
         return CutLedger(info, known.salt, ends_here=False)
+    if is_whole:
+        header = await read_header(store, journal, info.ledger_id)
+        return CutLedger(info, header.salt, ends_here=False)
     reader = await LedgerReader.open(store, journal, info.ledger_id)
     salt = reader.header.salt
-    if is_whole:
-        return CutLedger(info, salt, ends_here=False)
     start = replace(info, records=0, entries=0, bytes=info.data_offset)
     if known is not None and known.is_before(info, salt, moment):
         start = known.info

@@ -33,7 +33,7 @@ from velaray.topology.ownership import (
     end_copy,
     with_new_data_id,
 )
-from velaray.topology.stores import is_object_store, open_store
+from velaray.topology.stores import is_object_store, keys_of_environment, open_store
 
 
 class UnusablePlace(JournalError):
@@ -136,7 +136,7 @@ async def restore(place: str, number: int | None, data: str) -> tuple[Listing, M
 async def _backup(place: str, number: int | None) -> AsyncIterator[BackupStore]:
     blobs = open_blobs(place)
     try:
-        yield BackupStore(blobs, await read_listing(blobs, number))
+        yield BackupStore(blobs, await read_listing(blobs, number), keys_of_environment())
     finally:
         await blobs.close()
 

@@ -9,6 +9,7 @@ from typing import Final, NoReturn
 
 from velaray.backup.blobs import Blobs
 from velaray.backup.listing import Listing, StoredLedger, StoredPart
+from velaray.journal.encryption.keys import LedgerKeys
 from velaray.journal.errors import CorruptJournal, JournalError, Misuse, NotStored
 from velaray.journal.manifest import decode_manifest
 from velaray.journal.replay import Fold, verify
@@ -26,8 +27,9 @@ class BackupStore:
     `CorruptJournal` if it differs, and `NotStored` if the part is missing.
     """
 
-    def __init__(self, blobs: Blobs, listing: Listing) -> None:
+    def __init__(self, blobs: Blobs, listing: Listing, keys: LedgerKeys | None = None) -> None:
         self.counters = Counters()
+        self.keys = keys
         self.listing = listing
         self._blobs = blobs
         self._cache: OrderedDict[str, bytes] = OrderedDict()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from velaray.cli.common import Group, Output, with_output
+from velaray.cli.common import Group, Output, with_keys, with_output
 from velaray.cli.history import time_text
 from velaray.cli.journal import MachineFold, with_data
 
@@ -60,6 +60,7 @@ def create(show: Output, place: str, data: str) -> None:
 @backup.command("verify")
 @click.argument("place")
 @_number
+@with_keys
 @with_output
 def verify(show: Output, place: str, number: int | None) -> None:
     """Read every record of a backup in PLACE: sizes, digests, checksums, states.
@@ -95,6 +96,7 @@ def verify(show: Output, place: str, number: int | None) -> None:
 @click.argument("place")
 @click.argument("data")
 @_number
+@with_keys
 @with_output
 def restore(show: Output, place: str, data: str, number: int | None) -> None:
     """Copy a backup in PLACE into DATA, an empty directory or object store.

@@ -29,6 +29,7 @@ from velaray.client.exceptions import ConsumerBusy, VelarayError
 from velaray.client.tls import Security, TlsOptions
 from velaray.events.ids import InvalidNameError
 from velaray.journal.errors import JournalError
+from velaray.topology.encryption_keys import VARIABLE
 from velaray.topology.progress import Progress
 from velaray.topology.stores import is_object_store
 
@@ -52,6 +53,30 @@ class JournalsPlace(click.ParamType):
             return str(value)
         directory = click.Path(exists=True, file_okay=False)
         return str(directory.convert(value, param, ctx))
+
+
+def _use_keys(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    """Set the variable for this command: everything that opens stores reads it."""
+    if value is not None:
+        before = os.environ.get(VARIABLE)
+        os.environ[VARIABLE] = value
+        ctx.call_on_close(partial(_restore_keys, before))
+
+
+def _restore_keys(before: str | None) -> None:
+    if before is None:
+        os.environ.pop(VARIABLE, None)
+    else:
+        os.environ[VARIABLE] = before
+
+
+with_keys = click.option(
+    "--encryption-keys",
+    metavar="DIRECTORY",
+    expose_value=False,
+    callback=_use_keys,
+    help=f"Directory of the keys of encrypted journals, or module:Class.  [default: {VARIABLE}]",
+)
 
 
 class Group(click.Group):

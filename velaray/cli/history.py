@@ -21,7 +21,7 @@ from velaray.broker.history import (
     subscriptions_of,
 )
 from velaray.cli.admin import MessageIdType, TimeType, subscriptions
-from velaray.cli.common import Group, JournalsPlace, Output, with_admin, with_output
+from velaray.cli.common import Group, JournalsPlace, Output, with_admin, with_keys, with_output
 from velaray.cli.journal import run_reading, with_data
 from velaray.client.admin import Admin
 from velaray.client.exceptions import VelarayError
@@ -290,6 +290,7 @@ def _undone(found: Found, done: bool) -> Iterator[str]:
     type=JournalsPlace(),
     help="Read the journals in this directory or object store instead of asking the cluster.",
 )
+@with_keys
 @with_admin
 def explain(
     show: Output,

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from velaray.actors.machine import InvariantViolation, digest
 from velaray.broker.actor_states import describe, machine_of
-from velaray.cli.common import Group, JournalsPlace, Output, with_output
+from velaray.cli.common import Group, JournalsPlace, Output, with_keys, with_output
 from velaray.events.ids import ActorKey
 from velaray.journal.checkpoint import Checkpoint
 from velaray.journal.errors import JournalError
@@ -92,13 +92,20 @@ def run_reading(work: Coroutine[Any, Any, Any], store: LedgerStore) -> Any:
     return asyncio.run(closing())
 
 
-with_data = click.option(
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+_data = click.option(
     "--data",
     type=JournalsPlace(),
     default="velaray-data",
     show_default=True,
     help="Directory of the journals, or URL of their object store.",
 )
+
+
+def with_data(command: CommandT) -> CommandT:
+    """Add the options --data and --encryption-keys."""
+    return _data(with_keys(command))
 
 
 @journal.command("list")
@@ -180,6 +187,7 @@ _COLUMNS = {
     "bytes": "BYTES",
     "segments": "SEGMENTS",
     "kept_segments": "KEPT",
+    "opened": "OPENED",
     "problems": "PROBLEMS",
 }
 
@@ -193,7 +201,8 @@ def verify_journal(show: Output, key: str | None, data: str) -> None:
 
     The command replays every event and compares the resulting state with the digests of the actor's
     checkpoints. It fails if they differ. A journal that can't be read at all doesn't stop the
-    check of the others.
+    check of the others. Without keys it checks the frames of encrypted journals, and replays none
+    of their events.
 
     \b
     Example:
@@ -202,6 +211,12 @@ def verify_journal(show: Output, key: str | None, data: str) -> None:
     store = open_store(data)
     rows = run_reading(_verify(store, key), store)
     show.rows(_COLUMNS, rows)
+    closed = sum(row["opened"] is False for row in rows)
+    if closed and not show.as_json:
+        click.echo(
+            f"{closed} ledgers are encrypted, and no keys are given: their frames were checked, "
+            "and not their events"
+        )
     broken = sorted({row["key"] for row in rows if row["problems"]})
     if broken:
         raise click.ClickException(f"not sound: {', '.join(broken)}")
@@ -212,7 +227,8 @@ async def _verify(store: LedgerStore, key: str | None) -> list[dict[str, Any]]:
     rows = []
     for text in keys:
         try:
-            reports = await verify(store, text, MachineFold(ActorKey.parse(text)))
+            fold = MachineFold(ActorKey.parse(text))
+            reports = await verify(store, text, fold, keyless=True)
         except JournalError as error:
             if key is not None:
                 raise
@@ -222,6 +238,34 @@ async def _verify(store: LedgerStore, key: str | None) -> list[dict[str, Any]]:
             problems = [f"{report.file}: {problem}" for problem in report.problems]
             rows.append({"key": text, **asdict(report), "problems": problems})
     return rows
+
+
+@journal.command("keys")
+@with_data
+@with_output
+def list_keys(show: Output, data: str) -> None:
+    """Count the ledgers of all journals by the master key with which they are encrypted.
+
+    A key without ledgers isn't needed any more, except by backups. No key is needed for this.
+
+    \b
+    Example:
+      velaray journal keys --data velaray-data
+    """
+    store = open_store(data)
+    rows = run_reading(_ledgers_by_key(store), store)
+    show.rows({"key": "KEY", "ledgers": "LEDGERS", "bytes": "BYTES"}, rows)
+
+
+async def _ledgers_by_key(store: LedgerStore) -> list[dict[str, Any]]:
+    found: dict[str, list[int]] = {}
+    for text in await actors_in(store):
+        for info in (await load_manifest(store, text)).ledgers:
+            found.setdefault(info.key_id, []).append(info.bytes)
+    return [
+        {"key": key_id or "(not encrypted)", "ledgers": len(sizes), "bytes": sum(sizes)}
+        for key_id, sizes in sorted(found.items())
+    ]
 
 
 @journal.command("repair")

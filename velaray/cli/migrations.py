@@ -14,7 +14,7 @@ from rich.status import Status
 from rich.text import Text
 
 from velaray.cli.admin import tenants
-from velaray.cli.common import JournalsPlace, Output, with_admin
+from velaray.cli.common import JournalsPlace, Output, with_admin, with_keys
 from velaray.cli.confirmation import destroys
 from velaray.cli.journal import run_reading
 from velaray.client.admin import Admin, Unavailable
@@ -146,6 +146,7 @@ def _line(found: dict[str, Any]) -> str:
     help="The lost cluster's data directory or object store, to list exactly what never arrived "
     "here.",
 )
+@with_keys
 @destroys("make this cluster the home of {tenant}, without what wasn't replicated")
 @with_admin
 def fail_over(

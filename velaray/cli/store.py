@@ -6,7 +6,7 @@ import asyncio
 
 import click
 
-from velaray.cli.common import Group, JournalsPlace, Output, with_output
+from velaray.cli.common import Group, JournalsPlace, Output, with_keys, with_output
 
 
 @click.group(cls=Group)
@@ -17,6 +17,7 @@ def store() -> None:
 @store.command("copy")
 @click.argument("source", type=JournalsPlace())
 @click.argument("target")
+@with_keys
 @with_output
 def copy(show: Output, source: str, target: str) -> None:
     """Copy the data of a stopped cluster from SOURCE to TARGET.

@@ -14,7 +14,7 @@ from velaray.events.events_pb2 import EntryAppended
 from velaray.events.ids import ActorKey, Position
 from velaray.journal.damage import damaged_entry
 from velaray.journal.errors import CorruptJournal, NotStored
-from velaray.journal.frames import blob_is_whole
+from velaray.journal.frames import LOST
 from velaray.journal.replay import load_manifest
 from velaray.journal.scan import CHUNK, LedgerReader
 from velaray.journal.store import LedgerStore
@@ -37,6 +37,7 @@ def read_portions(
     until: Position,
     size: int,
     key_reader: EncryptionKeyReader | None = None,
+    encryption_keys: str | None = None,
 ) -> Iterator[list[Segment]]:
     """The messages of neighbouring portions, in order, about ``size`` bytes at a time.
 
@@ -44,10 +45,10 @@ def read_portions(
     behind the last portion, up to the position ``until``. Of an entry that ``key_reader`` doesn't
     decrypt the encrypted payload is one message, and its ``info.sealed`` isn't empty.
 
-    Raises `ReadError` if a ledger was trimmed meanwhile, `CorruptJournal`, and
+    Raises `ReadError` if a ledger was trimmed meanwhile, `CorruptJournal`, `MissingKey`, and
     `InvalidConfiguration` if the directory doesn't exist.
     """
-    store = open_data(data_dir)
+    store = open_data(data_dir, encryption_keys)
     with asyncio.Runner() as runner:
         try:
             source = _Source(store, portions, until, key_reader)
@@ -179,7 +180,7 @@ async def _steps(
         for event, blob in reader.pairs(frame):
             if blob is None:
                 continue
-            if not frame.damaged or blob_is_whole(blob):
+            if blob is not LOST:
                 yield number, event, blob
             elif not _covers(hidden, number, number + 1):
                 raise damaged_entry(reader, frame, Position(reader.header.ledger_id, number))

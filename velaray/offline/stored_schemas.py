@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     from velaray.client.blocks import Segment
 
 
-def stored_registry(data_dir: str, topic: TopicName) -> RegistryState:
+def stored_registry(
+    data_dir: str, topic: TopicName, encryption_keys: str | None = None
+) -> RegistryState:
     """All versions of a topic's schema; empty if it never had one.
 
     Raises `InvalidConfiguration` if the directory holds no cluster, `TopicNotFound`,
     `CorruptJournal`.
     """
-    store = open_data(data_dir)
+    store = open_data(data_dir, encryption_keys)
 
     async def read() -> RegistryState:
         try:
@@ -41,9 +43,11 @@ def stored_registry(data_dir: str, topic: TopicName) -> RegistryState:
         return runner.run(read())
 
 
-def stored_schema(data_dir: str, topic: TopicName) -> SchemaInfo | None:
+def stored_schema(
+    data_dir: str, topic: TopicName, encryption_keys: str | None = None
+) -> SchemaInfo | None:
     """The newest schema of a topic; None without one. Raises as `stored_registry`."""
-    latest = stored_registry(data_dir, topic).latest
+    latest = stored_registry(data_dir, topic, encryption_keys).latest
     return None if latest is None else latest.info
 
 
@@ -53,8 +57,15 @@ class StoredDecoders:
     The registry is read for the first version, and again for a version that it lacked.
     """
 
-    def __init__(self, data_dir: str, topic: TopicName, schema: Schema[Any]) -> None:
+    def __init__(
+        self,
+        data_dir: str,
+        topic: TopicName,
+        schema: Schema[Any],
+        encryption_keys: str | None = None,
+    ) -> None:
         self._data_dir = data_dir
+        self._encryption_keys = encryption_keys
         self._topic = topic
         self._schema = schema
         self._registry: RegistryState | None = None
@@ -80,7 +91,7 @@ class StoredDecoders:
         if number is None:
             raise UndecodableMessage(f"a schema version has 8 bytes, not {len(version)}")
         if self._registry is None:
-            self._registry = stored_registry(self._data_dir, self._topic)
+            self._registry = stored_registry(self._data_dir, self._topic, self._encryption_keys)
         found = self._registry.find(number)
         if found is None or found.info is None:
             raise UndecodableMessage(f"its topic has no schema version {number}")

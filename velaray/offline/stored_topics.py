@@ -41,20 +41,20 @@ _INDEXED_BYTES = 256 * 1024
 """The read size for a single entry."""
 
 
-def open_data(data_dir: str) -> LedgerStore:
+def open_data(data_dir: str, encryption_keys: str | None = None) -> LedgerStore:
     """Open the journals of a cluster for reading; ``data_dir`` is a directory, or the URL of an
-    object store.
+    object store. ``encryption_keys`` is that of `open_store`.
 
     Raises `InvalidConfiguration` if the directory holds none.
     """
     if is_object_store(data_dir):
-        return open_store(data_dir)
+        return open_store(data_dir, encryption_keys)
     if not (Path(data_dir) / "journals").is_dir() or not os.access(data_dir, os.R_OK | os.X_OK):
         raise InvalidConfiguration(
             f"data_dir={data_dir!r}: there are no journals of a cluster on this machine; give the"
             " directory that the cluster was started with, which every executor must see"
         )
-    return open_store(data_dir)
+    return open_store(data_dir, encryption_keys)
 
 
 @dataclass(frozen=True, slots=True)

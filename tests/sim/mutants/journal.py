@@ -44,9 +44,9 @@ def _ignore_the_manifests_version(original: Any) -> Any:
 
 
 def _omit_a_checkpoint_segment(original: Any) -> Any:
-    def encode(header: Any, sequence: int, segments: Any, mark: bytes) -> Any:
+    def encode(header: Any, sequence: int, segments: Any, *others: Any) -> Any:
         fewer = {name: segments[name] for name in sorted(segments)[:-1]}
-        return original(header, sequence, fewer, mark)
+        return original(header, sequence, fewer, *others)
 
     return encode
 
@@ -117,8 +117,8 @@ def _list_before_the_checkpoint(original: Any) -> Any:
             await self._writer.close()
 
     async def create_ledger(self: Journal) -> Any:
-        header, writer = await original(self)
-        return header, Late(writer)
+        created = await original(self)
+        return created._replace(writer=Late(created.writer))
 
     return create_ledger
 

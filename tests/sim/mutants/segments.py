@@ -61,12 +61,12 @@ def _copy_nothing(original: Any) -> Any:
 
 
 def _name_the_byte_behind(original: Any) -> Any:
-    def encode(header: Any, sequence: int, segments: Any, mark: bytes) -> Any:
+    def encode(header: Any, sequence: int, segments: Any, *others: Any) -> Any:
         moved = {
             name: kept if isinstance(kept, bytes) else replace(kept, offset=kept.offset + 1)
             for name, kept in segments.items()
         }
-        return original(header, sequence, moved, mark)
+        return original(header, sequence, moved, *others)
 
     return encode
 
