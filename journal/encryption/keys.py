@@ -90,7 +90,8 @@ class LedgerKeys:
     ) -> None:
         self.provider = provider
         self._random_bytes = random_bytes
-        self._lock = Lock()
+        self._calls = Lock()  # held by a thread that calls the provider, never by a loop
+        self._lock = Lock()  # of the known keys
         self._own: _ProcessKey | None = None
         self._known: OrderedDict[tuple[str, bytes], bytes] = OrderedDict()
 
@@ -120,13 +121,14 @@ class LedgerKeys:
             return found
 
     def _remember(self, key_id: str, wrapped: bytes, key: bytes) -> None:
-        self._known[key_id, wrapped] = key
-        if len(self._known) > KNOWN_PROCESS_KEYS:
-            self._known.popitem(last=False)
+        with self._lock:
+            self._known[key_id, wrapped] = key
+            if len(self._known) > KNOWN_PROCESS_KEYS:
+                self._known.popitem(last=False)
 
     def _current(self, file: str) -> _ProcessKey:
         """The process key for new ledgers. It blocks."""
-        with self._lock:
+        with self._calls:
             try:
                 if self._own is None or self._own.key_id != self.provider.newest_id():
                     self._own = self._made()
@@ -152,8 +154,8 @@ class LedgerKeys:
 
     def _unwrapped(self, file: str, header: LedgerKey) -> bytes:
         """The process key of a ledger. It blocks."""
-        with self._lock:
-            found = self._known.get((header.key_id, header.wrapped))
+        with self._calls:
+            found = self._remembered(header)
             if found is not None:
                 return found
             try:

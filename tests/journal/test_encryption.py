@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import replace
@@ -508,6 +509,35 @@ async def _provider() -> None:
 
 def test_a_provider_is_asked_once_for_each_process() -> None:
     _provider()
+
+
+@on_loop
+async def _slow_provider() -> None:
+    """A call that waits for the provider keeps no loop and no known key waiting."""
+    backend, provider = MemoryBackend(), Counting()
+    store = backend.store()
+    store.keys = keys = LedgerKeys(provider)
+    header = await read_header(store, KEY, (await started(store)).ledgers[-1].ledger_id)
+    assert header.key is not None
+    entered, go_on = threading.Event(), threading.Event()
+
+    def unwrap(key_id: str, wrapped: bytes) -> bytes:
+        entered.set()
+        assert go_on.wait(60)
+        return wrapped[::-1]
+
+    provider.unwrap = unwrap
+    unknown = replace(header.key, wrapped=bytes(32))
+    waiting = asyncio.create_task(keys.find("file", unknown, b""))
+    await asyncio.to_thread(entered.wait, 60)
+    key = await keys.find("file", header.key, header.key_context)
+    assert not waiting.done()
+    go_on.set()
+    assert len(await waiting) == len(key) == 32
+
+
+def test_known_keys_are_found_while_the_provider_is_slow() -> None:
+    _slow_provider()
 
 
 def test_key_files_are_checked(tmp_path: Path) -> None:

@@ -14,11 +14,15 @@ from click.testing import CliRunner, Result
 import velaray
 from tests.support.waiting import wait_until
 from velaray.cli.app import main
+from velaray.client.exceptions import InvalidConfiguration
 from velaray.journal.errors import CorruptJournal, MissingKey
 from velaray.journal.journal import JournalSettings
 from velaray.journal.objects.memory_objects import MemoryBucket, MemoryObjects
 from velaray.local import LocalCluster
 from velaray.pipelines import ledgers
+from velaray.pipelines.ray_data_read import read_topic
+from velaray.pipelines.spark_batch import BatchSource
+from velaray.pipelines.spark_journal import JournalReader
 from velaray.pipelines.spark_positions import Start
 from velaray.starting import ClusterError
 from velaray.topology import sent_config, stores
@@ -251,6 +255,25 @@ def test_readers_of_files_take_the_keys_or_refuse(
     monkeypatch.delenv(VARIABLE)
     with pytest.raises(MissingKey):
         values(parts[0])
+
+
+def test_the_sources_of_spark_and_ray_have_the_option(filled: Path, keys: Path) -> None:
+    place = {"data_dir": str(filled)}
+    given = {**place, "encryption_keys": str(keys)}
+    topic = {"topic": TOPIC, "columns": "value"}
+    for kind, options in ((BatchSource, topic), (JournalReader, {"actor": "partition"})):
+        source = kind({**given, **options})
+        tables = [batch for part in source.partitions() for batch in source.read(part)]
+        assert sum(batch.num_rows for batch in tables) >= 21
+        with pytest.raises(MissingKey):
+            without = kind({**place, **options})
+            [list(without.read(part)) for part in without.partitions()]
+    with pytest.raises(InvalidConfiguration, match="encryption_keys needs data_dir"):
+        BatchSource({**topic, "service_url": "pulsar://a:1", "encryption_keys": str(keys)})
+    with pytest.raises(InvalidConfiguration, match="encryption_keys needs data_dir"):
+        read_topic(TOPIC, service_url="pulsar://a:1", encryption_keys=str(keys))
+    with pytest.raises(MissingKey):
+        read_topic(TOPIC, data_dir=str(filled))
 
 
 def test_the_secrets_of_a_start_are_encrypted(tmp_path: Path, keys: Path) -> None:
