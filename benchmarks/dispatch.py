@@ -75,8 +75,11 @@ async def measure(kind: SubscriptionType, consumers: int) -> tuple[float, float]
 class FakePartition:
     """What a partition does for one subscription whose consumers are never slow."""
 
-    def __init__(self, kind: SubscriptionType, consumers: int, entries: int = ENTRIES) -> None:
-        self._entries = entries
+    def __init__(
+        self, kind: SubscriptionType, consumers: int, entries: int = ENTRIES, messages: int = 1
+    ) -> None:
+        """``messages`` are those of each entry: more than one if it is a batch."""
+        self._entries, self._messages = entries, messages
         rng = Random(7)
         hashes = [rng.randint(1, 65535) for _ in range(KEYS)]
         self._hashes = [rng.choice(hashes) for _ in range(entries)]
@@ -117,9 +120,9 @@ class FakePartition:
                 count = sum(ranges[1::2]) - sum(ranges[::2])
                 self.got[number] += count
                 self._tell(m.AckEntries(number, 0, self._entries, ranges, ()))
-                self._tell(m.AddPermits(number, count))
+                self._tell(m.AddPermits(number, count * self._messages))
                 if self._leased is not None:
-                    self._leased[1].permits += count
+                    self._leased[1].permits += count * self._messages
 
     def _take(self) -> dict[int, list[int]]:
         """The ranges that each consumer got."""
@@ -135,15 +138,16 @@ class FakePartition:
                     self._fed, self._wanted, self._hashing = offset, wanted, hashing
                 case m.GrantLease(number, first, debited, room, lease_ends):
                     if lease_ends == self._lease_ends:
-                        permits = QUEUE + self.got[number] - debited
+                        permits = QUEUE + self.got[number] * self._messages - debited
                         self._leased = (number, LeasedDelivery(first, permits, room))
         self._sent.clear()
         if self._leased is not None:
             number, leased = self._leased
             first = leased.next_offset
-            end = min(first + leased.allowance, self._entries)
+            end = min(first + -(-leased.allowance // self._messages), self._entries)
             if first < end:
-                leased.delivered([1] * (end - first), {}, self._hashes[first:end])
+                sizes = [self._messages] * (end - first)
+                leased.delivered(sizes, {}, self._hashes[first:end])
                 taken[number] += (first, end)
         return taken
 
@@ -153,7 +157,7 @@ class FakePartition:
             while self._fed < limit:
                 end = min(limit, self._fed + _FEED)
                 hashes = self._hashes[self._fed : end] if self._hashing else None
-                sizes = [1] * (end - self._fed)
+                sizes = [self._messages] * (end - self._fed)
                 self._tell(m.FeedEntries(self._fed, sizes, {}, hashes, ()))
                 self._fed = end
 

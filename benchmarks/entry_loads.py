@@ -290,10 +290,12 @@ def _on_cluster(
     return run
 
 
-def _dispatch(kind: SubscriptionType) -> Callable[[int, Measuring], None]:
+def _dispatch(
+    kind: SubscriptionType, consumers: int = CONSUMERS, messages: int = 1
+) -> Callable[[int, Measuring], None]:
     def run(entries: int, measuring: Measuring) -> None:
         async def on_loop() -> None:
-            partition = FakePartition(kind, CONSUMERS, entries)
+            partition = FakePartition(kind, consumers, entries, messages)
             await partition.open()
             with measuring():
                 await partition.drain()
@@ -310,5 +312,11 @@ LOADS: dict[str, Callable[[int, Measuring], None]] = {
     "topics": _on_cluster(_topics),
     "shared": _dispatch(SubscriptionType.SHARED),
     "key-shared": _dispatch(SubscriptionType.KEY_SHARED),
+    "shared-batches": _dispatch(SubscriptionType.SHARED, messages=BATCH),
+    "key-shared-batches": _dispatch(SubscriptionType.KEY_SHARED, messages=BATCH),
+    "shared-1": _dispatch(SubscriptionType.SHARED, 1),
+    "key-shared-1": _dispatch(SubscriptionType.KEY_SHARED, 1),
+    "shared-100": _dispatch(SubscriptionType.SHARED, 100),
+    "key-shared-100": _dispatch(SubscriptionType.KEY_SHARED, 100),
 }
 """Each runs so many entries in this process, and enters the context for the measured part."""
