@@ -38,7 +38,7 @@ LAYERS: dict[str, Layer] = {
     "wire": Layer(("events", "schemas"), ("crc32c", "cramjam", "google", "mmh3")),
     "actors": Layer(
         ("events", "journal", "schemas"),
-        ("google", "mmh3", "msgpack", "pyroaring", "sortedcontainers"),
+        ("google", "mmh3", "msgpack", "msgspec", "pyroaring", "sortedcontainers"),
     ),
     # annotated_types and typing_extensions come with pydantic, which the client doesn't load.
     "client": Layer(

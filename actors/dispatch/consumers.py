@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+
+import msgspec
 
 from velaray.actors.sets.ranges import RangeSet
 
@@ -68,8 +71,7 @@ class ActiveChange:
     active: bool
 
 
-@dataclass(slots=True)
-class Delivery:
+class Delivery(msgspec.Struct, gc=False):
     """Send the entries ``first`` to ``end`` - 1 to a consumer, in order.
 
     ``messages`` is debited from its permits. ``ack_set`` is the mask of messages that aren't
@@ -129,15 +131,25 @@ class Attached:
 
     def note_sent(self, first: int, end: int, messages: int) -> None:
         """Record entries that are sent to it."""
+        self.note_all_sent([(first, end, messages)])
+
+    def note_all_sent(self, runs: Sequence[tuple[int, int, int]]) -> int:
+        """Record runs of entries that are sent to it, in this order: (first, last + 1, messages).
+        Only the first of them may continue what was sent before. Returns their messages."""
         sent = self.sent
-        self.sent_messages += messages
-        if sent and sent[-1][1] == first:
-            first, _, before = sent.pop()
-            messages += before
-        sent.append((first, end, messages))
+        total = sum(messages for _, _, messages in runs)
+        self.sent_messages += total
+        if sent and sent[-1][1] == runs[0][0]:
+            (first, _, before), (_, end, messages) = sent.pop(), runs[0]
+            sent.append((first, end, before + messages))
+            runs = runs[1:]
+        sent.extend(runs)
         half = self.queue - self.queue // 2
-        while len(sent) > 1 and self.sent_messages - sent[0][2] >= half:
-            self.sent_messages -= sent.popleft()[2]
+        excess = self.sent_messages - half
+        while sent[0][2] <= excess and (half or len(sent) > 1):
+            excess -= sent.popleft()[2]
+        self.sent_messages = excess + half
+        return total
 
     def forget_held(self) -> None:
         """Drop the records of held suspects and of sent entries."""

@@ -9,7 +9,7 @@ anyway.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from velaray.actors.sets.ack_segments import Mask
 from velaray.actors.sets.acknowledged_ranges import RangesInMemory
@@ -81,13 +81,13 @@ class CursorInMemory:
         ``limit`` if there is none before it."""
         return self._ranges.next_acked(offset, limit)
 
-    def unacked_of(self, ranges: Iterable[Range]) -> list[Range]:
+    def unacked_of(self, ranges: Sequence[Range]) -> list[Range]:
         """The parts of all these ranges that aren't known to be acknowledged, in their order."""
         mark = self.whole.acked_before
-        ahead = [
-            (first if first > mark else mark, end) for first, end in ranges if mark < end > first
-        ]
-        return self._ranges.missing_of(ahead) if self._ranges else ahead
+        found = self._ranges.missing_of(ranges)
+        if found and min(found)[0] < mark:
+            found = [(max(first, mark), end) for first, end in found if end > mark]
+        return found
 
     def untouched_from(self) -> int:
         """The first offset from which on nothing is acknowledged, not even a part of a batch."""

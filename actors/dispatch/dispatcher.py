@@ -196,7 +196,7 @@ class Dispatcher:
     def _serving_for(self, spec: ConsumerSpec) -> DispatchStrategy:
         if spec.type is SubscriptionType.KEY_SHARED:
             return KeySharedDispatch(self._in_flight, spec.keys)
-        self._in_flight.pending = None
+        self._in_flight.serve_runs()
         if spec.type is SubscriptionType.SHARED:
             return SharedDispatch(self._in_flight)
         return SingleActive(self._in_flight, self._partition, spec.type)
@@ -269,17 +269,18 @@ class Dispatcher:
 
     # ---- acknowledgements and redelivery
 
-    def acked(self, ranges: Iterable[Range], partial: Iterable[tuple[int, int]] = ()) -> None:
+    def acked(self, ranges: Iterable[Range], partial: Iterable[tuple[int, int]] = ()) -> bool:
         """Release the entries of these ranges, and messages of batches, that are acknowledged.
 
         Call it right after every event that changed the cursor. Entries that the cursor doesn't
-        have stay where they are.
+        have stay where they are. Returns whether it is known to have all the ``ranges``.
         """
         in_flight = self._in_flight
-        in_flight.acked_all(list(ranges))
+        known = in_flight.acked_all(list(ranges))
         for offset, _ in partial:
             in_flight.acked_in_part(offset)
         in_flight.forget_acked()
+        return known
 
     def count_at_least(self, runs: Iterable[tuple[int, int, int]]) -> None:
         """Raise redelivery counts: (first, last + 1, count), as another cluster has them. Call it

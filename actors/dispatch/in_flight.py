@@ -14,6 +14,7 @@ An un-acknowledged entry before `InFlightTracker.next_offset` is in exactly one 
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from velaray.actors.dispatch.chunks import ChunkGroups
@@ -25,11 +26,17 @@ from velaray.actors.dispatch.sizes import EntryHashes, EntrySizes
 from velaray.actors.dispatch.suspects import Suspects, failed_of
 from velaray.actors.dispatch.unacked import UnackedLimits
 from velaray.actors.machine import require
+from velaray.actors.sets.entry_holdings import EntryHoldings
 from velaray.actors.sets.holdings import Holding, Holdings
 from velaray.actors.sets.ranges import Range, RangeSet
 from velaray.actors.subscription.cursor import Cursor
 from velaray.actors.subscription.pending_sets import PendingAcks
 from velaray.actors.subscription.redelivery import CountRuns
+
+_Sent = tuple[int, int, int]  # first, last + 1, messages
+
+_SHORT = 16
+"""Ranges of at most this many entries are released entry by entry in Key_Shared."""
 
 
 class InFlightTracker:
@@ -48,7 +55,7 @@ class InFlightTracker:
         self.deliverable = Deliverable(self.cursor, PendingAcks() if acks is None else acks)
         self._unseen: Range | None = None  # acknowledgements within may be in cold segments
         self.consumers: dict[int, Attached] = {}
-        self.held: Holdings[int] = Holdings()
+        self.held: Holdings[int] | EntryHoldings = Holdings()
         self.waiting = RangeSet()
         self.delayed = RangeSet()  # fed, but not due
         self.dead = RangeSet()  # on their way to the dead-letter topic
@@ -60,7 +67,7 @@ class InFlightTracker:
         self.chunks = ChunkGroups()
         self.sizes = EntrySizes()
         self.hashes: EntryHashes | None = None  # once there was a Key_Shared consumer
-        self.pending: PendingHashes | None = None  # while consumers need the order of keys
+        self.pending: PendingHashes | None = None  # while several consumers need keys in order
         self.limits = UnackedLimits()
         self._left: dict[int, int] = {}  # messages left of batches that are held in part
         self.next_offset = self.fed = cursor.acked_before
@@ -156,6 +163,21 @@ class InFlightTracker:
         self.reset(self.cursor.acked_before)
         self.counts, self.suspects = counts, suspects
         self.hashes = EntryHashes()
+
+    def serve_keys(self) -> None:
+        """Serve Key_Shared consumers from now on. No consumer holds entries then."""
+        self.pending, self.held = None, EntryHoldings()
+
+    def count_pending(self) -> None:
+        """Count the held entries of each hash from now on."""
+        assert self.hashes is not None
+        self.pending = PendingHashes()
+        for first, end, owner in self.held:
+            self.pending.given(self.hashes.all(first, end), [owner] * (end - first))
+
+    def serve_runs(self) -> None:
+        """Serve consumers of other types from now on. No consumer holds entries then."""
+        self.pending, self.held = None, Holdings()
 
     def mind_delays(self, delays: bool) -> None:
         """Set whether entries wait until they're due; entries fed ahead must be fed again."""
@@ -361,26 +383,54 @@ class InFlightTracker:
                 return
         out.append(Delivery(owner, offset, offset + 1, messages, count, ack_set))
 
-    def deliver_alike(
-        self, consumer: Attached, offset: int, messages: int, hashed: int, out: list[Delivery]
+    def deliver_each(
+        self,
+        first: int,
+        owners: Sequence[int | None],
+        hashes: Sequence[int],
+        out: list[Delivery],
     ) -> None:
-        """As `deliver_one`, of a new entry of `are_alike` with its messages and its hash."""
-        owner = consumer.spec.consumer_id
-        self._begin(offset, offset + 1)
-        self.held.give(offset, offset + 1, owner)
-        consumer.entries += 1
+        """As `deliver_one`, of new entries of `are_alike` from ``first`` on, each to one of the
+        ``owners``; None delivers it to none. All of them are in one page of sizes."""
+        sizes = self.sizes.run(first, first + len(owners))
+        new, sent = _runs_of(first, owners, sizes)
+        assert isinstance(self.held, EntryHoldings)
+        self.held.give_each(first, owners)
+        given = [owner for owner in owners if owner is not None]
+        for owner, entries in Counter(given).items():
+            runs = sent[owner]
+            self._debit_all(self.consumers[owner], runs, entries, sizes[runs[-1][1] - 1 - first])
+        if len(given) == len(owners):
+            self._begin(first, first + len(owners))
+        else:
+            for run in new:
+                self._begin(run.first, run.end)
+            hashes = [hashed for hashed, at in zip(hashes, owners, strict=True) if at is not None]
         if self.pending is not None:
-            self.pending.given(hashed, owner)
-        self._debit(consumer, offset, offset + 1, messages)
-        consumer.last_debit = messages
-        if out:
-            last = out[-1]
+            self.pending.given(hashes, given)
+        if out and new:
+            last, run = out[-1], new[0]
             alike = not last.redelivery_count and last.ack_set is None
-            if last.end == offset and last.consumer_id == owner and alike:
-                last.end += 1
-                last.messages += messages
-                return
-        out.append(Delivery(owner, offset, offset + 1, messages, 0))
+            if last.end == run.first and last.consumer_id == run.consumer_id and alike:
+                last.end = run.end
+                last.messages += run.messages
+                del new[0]
+        out += new
+
+    def _debit_all(
+        self,
+        consumer: Attached,
+        runs: Sequence[_Sent],
+        entries: int,
+        last_debit: int,
+    ) -> None:
+        """Debit runs of entries (first, last + 1, messages) that a consumer gets."""
+        messages = consumer.note_all_sent(runs)
+        consumer.entries += entries
+        consumer.permits -= messages
+        consumer.debited += messages
+        consumer.last_debit = last_debit
+        self.limits.gave(consumer, messages)
 
     def are_alike(self, first: int, end: int) -> bool:
         """Whether no entry from ``first`` to ``end`` - 1 was delivered before, is acknowledged in
@@ -404,8 +454,7 @@ class InFlightTracker:
             losses = self.suspects.losses
             consumer.suspects.update((at, None) for at in range(first, end) if losses(at))
         if self.pending is not None and self.hashes is not None:
-            for offset in range(first, end):
-                self.pending.given(self.hashes.get(offset) or 0, owner)
+            self.pending.given(self.hashes.all(first, end), [owner] * (end - first))
 
     def _debit(self, consumer: Attached, first: int, end: int, messages: int) -> None:
         consumer.note_sent(first, end, messages)
@@ -459,13 +508,16 @@ class InFlightTracker:
             first = stop
         self._release(first, end)
 
-    def acked_all(self, ranges: Sequence[Range]) -> None:
-        """As `acked`, of each of these ranges."""
-        if len(ranges) > 1 and not self.cursor.unacked_of(ranges):  # nearly always
+    def acked_all(self, ranges: Sequence[Range]) -> bool:
+        """As `acked`, of each of these ranges; returns whether all of them are known to be
+        acknowledged."""
+        known = not self.cursor.unacked_of(ranges)  # nearly always
+        if known and len(ranges) > 1:
             self._release_all(ranges)
-            return
-        for first, end in ranges:
-            self.acked(first, end)
+        else:
+            for first, end in ranges:
+                self.acked(first, end)
+        return known
 
     def acked_in_part(self, offset: int) -> None:
         """Release the messages of a batch that are acknowledged or pending by now."""
@@ -508,12 +560,14 @@ class InFlightTracker:
 
     def _release_all(self, ranges: Sequence[Range]) -> None:
         take = self.held.take
-        self._took([part for first, end in ranges for part in take(first, end)])
-        lowest, highest = min(ranges)[0], max(end for _, end in ranges)
-        for others in (self.waiting, self.delayed, self.dead):
-            if others and others.overlaps(lowest, highest):
-                for first, end in ranges:
-                    others.discard(first, end)
+        loose = self._release_each(ranges)
+        self._took([part for first, end in loose for part in take(first, end)])
+        if loose:
+            lowest, highest = min(loose)[0], max(end for _, end in loose)
+            for others in (self.waiting, self.delayed, self.dead):
+                if others and others.overlaps(lowest, highest):
+                    for first, end in loose:
+                        others.discard(first, end)
         if self.counts:
             for first, end in ranges:
                 self.counts.forget(first, end)
@@ -526,35 +580,65 @@ class InFlightTracker:
                     consumer.reserved.discard(first, end)
                 self.chunks.forget(first, end)
 
+    def _release_each(self, ranges: Sequence[Range]) -> Sequence[Range]:
+        """Release the entries of short ranges that consumers hold, where entries are held one by
+        one; returns the other ranges."""
+        held, left = self.held, self._left
+        if isinstance(held, Holdings) or len(ranges) == 1:
+            return ranges
+        single: list[int] = []
+        loose: list[Range] = []
+        for part in ranges:
+            first, end = part
+            if end - first == 1 and first not in left:
+                single.append(first)
+            elif end - first <= _SHORT and not left:
+                single += range(first, end)
+            else:
+                loose.append(part)
+        single = sorted(single if len(set(single)) == len(single) else set(single))
+        owners = held.take_each(single)
+        for owner in set(owners):
+            if owner is None:
+                nobody = zip(single, owners, strict=True)
+                loose += [(at, at + 1) for at, whose in nobody if whose is None]
+                continue
+            mine = single
+            if len(owners) != owners.count(owner):
+                mine = [at for at, whose in zip(single, owners, strict=True) if whose == owner]
+            self._took_of(owner, mine, sum(self.sizes.of(mine)))
+            if self.pending is not None and self.hashes is not None:
+                self.pending.taken(self.hashes.of(mine))
+        return loose
+
     def _took(self, parts: Sequence[Holding[int]]) -> None:
         """Update limits, suspects and hashes after entries left their consumers."""
-        consumers, left, took = self.consumers, self._left, self.limits.took
-        size_of, pending, hashes = self.sizes.get, self.pending, self.hashes
+        left, size_of, pending, hashes = self._left, self.sizes.get, self.pending, self.hashes
         for first, end, owner in parts:
-            alone = end - first == 1
-            if alone and first not in left:
+            if end - first == 1 and first not in left:
                 messages = size_of(first) or 0
             else:
                 messages = self._messages_held(first, end)
-            consumer = consumers[owner]
-            took(consumer, messages)
-            consumer.entries -= end - first
-            consumer.progressed = True
-            if consumer.suspects:
-                self._tried(consumer, first, end)
+            self._took_of(owner, range(first, end), messages)
             if pending is not None and hashes is not None:
-                if alone:
-                    pending.taken(hashes.get(first) or 0)
-                else:
-                    for offset in range(first, end):
-                        pending.taken(hashes.get(offset) or 0)
+                pending.taken(hashes.all(first, end))
             if left:
                 for offset in self._left_within(first, end):
                     del left[offset]
 
-    def _tried(self, consumer: Attached, first: int, end: int) -> None:
+    def _took_of(self, owner: int, gone: Sequence[int], messages: int) -> None:
+        """Update limits and suspects after these entries left a consumer."""
+        consumer = self.consumers[owner]
+        self.limits.took(consumer, messages)
+        consumer.entries -= len(gone)
+        consumer.progressed = True
+        if consumer.suspects:
+            self._tried(consumer, gone)
+
+    def _tried(self, consumer: Attached, gone: Sequence[int]) -> None:
         """Remove suspects that the consumer no longer holds."""
-        for offset in [at for at in consumer.suspects if first <= at < end]:
+        known = gone if isinstance(gone, range) else set(gone)
+        for offset in [at for at in consumer.suspects if at in known]:
             del consumer.suspects[offset]
         if not consumer.suspects:
             consumer.relief = 0
@@ -786,3 +870,27 @@ class InFlightTracker:
                 "permits are exceeded by the last entry only",
                 f"{consumer.spec.name}: {consumer.permits}",
             )
+
+
+def _runs_of(
+    first: int, owners: Sequence[int | None], sizes: Sequence[int]
+) -> tuple[list[Delivery], Mapping[int, list[_Sent]]]:
+    """Deliveries of entries from ``first`` on to their owners, a run of one owner's together; and
+    the runs of each owner."""
+    deliveries: list[Delivery] = []
+    runs: defaultdict[int, list[_Sent]] = defaultdict(list)
+    previous: int | None = None
+    start = total = 0
+    for offset, (owner, messages) in enumerate(zip(owners, sizes, strict=True), first):
+        if owner == previous:
+            total += messages
+            continue
+        if previous is not None:
+            deliveries.append(Delivery(previous, start, offset, total, 0))
+            runs[previous].append((start, offset, total))
+        previous, start, total = owner, offset, messages
+    if previous is not None:
+        end = first + len(owners)
+        deliveries.append(Delivery(previous, start, end, total, 0))
+        runs[previous].append((start, end, total))
+    return deliveries, runs

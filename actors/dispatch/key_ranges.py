@@ -8,7 +8,9 @@ each consumer names its ranges, which must not overlap; entries of unassigned ha
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from array import array
+from bisect import insort
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import mmh3
@@ -36,12 +38,12 @@ class KeySelector(Protocol):
         """Remove a consumer."""
         ...
 
-    def consumer_of(self, hashed: int) -> Attached | None:
-        """The consumer that gets the hash; None if there is none."""
-        ...
-
     def only(self) -> Attached | None:
         """The consumer that gets every hash, if there is one."""
+        ...
+
+    def parts(self) -> Iterator[tuple[int, int, Attached]]:
+        """All parts of the hashes that one consumer gets: (first, last + 1, consumer)."""
         ...
 
 
@@ -72,17 +74,20 @@ class HashRing:
         del self._consumers[whose]
         self._points = [point for point in self._points if point[1:] != whose]
 
-    def consumer_of(self, hashed: int) -> Attached | None:
-        """The consumer of the next point."""
-        points = self._points
-        if not points:
-            return None
-        _, name, number = points[bisect_left(points, (hashed,)) % len(points)]
-        return self._consumers[name, number]
-
     def only(self) -> Attached | None:
         """The only consumer, if there is exactly one."""
         return next(iter(self._consumers.values())) if len(self._consumers) == 1 else None
+
+    def parts(self) -> Iterator[tuple[int, int, Attached]]:
+        """From each point to the next."""
+        first = 0
+        for point, name, number in self._points:
+            if first <= point:
+                yield first, point + 1, self._consumers[name, number]
+                first = point + 1
+        if self._points:
+            _, name, number = self._points[0]
+            yield first, HASHES, self._consumers[name, number]
 
 
 class StickyRanges:
@@ -121,20 +126,43 @@ class StickyRanges:
         """Remove the consumer's ranges; their hashes are unassigned."""
         self._ranges = [known for known in self._ranges if known[2] is not consumer]
 
-    def consumer_of(self, hashed: int) -> Attached | None:
-        """The consumer whose ranges contain the hash."""
-        at = bisect_right(self._ranges, hashed, key=lambda known: known[0]) - 1
-        if at < 0:
-            return None
-        _, last, consumer = self._ranges[at]
-        return consumer if hashed <= last else None
-
     def only(self) -> Attached | None:
         """The consumer that has all hashes, if there is one."""
         first = self._ranges[0][2] if self._ranges else None
         covered = sum(last + 1 - max(start, 1) for start, last, _ in self._ranges)
         alone = all(known is first for _, _, known in self._ranges)
         return first if alone and covered == HASHES - 1 else None
+
+    def parts(self) -> Iterator[tuple[int, int, Attached]]:
+        """The consumers' ranges."""
+        for first, last, consumer in self._ranges:
+            yield first, last + 1, consumer
+
+
+class Assignment:
+    """The consumer of every hash, as a table."""
+
+    __slots__ = ("_numbers", "_slots")
+
+    def __init__(self, selector: KeySelector) -> None:
+        self._numbers: list[int | None] = [None]
+        self._slots = array("H", [0]) * HASHES  # hash -> place in the numbers
+        slots: dict[int, int] = {}
+        for first, end, consumer in selector.parts():
+            number = consumer.spec.consumer_id
+            slot = slots.get(number)
+            if slot is None:
+                slot = slots[number] = len(self._numbers)
+                self._numbers.append(number)
+            self._slots[first:end] = array("H", [slot]) * (end - first)
+
+    def number_of(self, hashed: int) -> int | None:
+        """The id of the consumer that gets the hash; None if none does."""
+        return self._numbers[self._slots[hashed]]
+
+    def numbers_of(self, hashes: Sequence[int]) -> Iterator[int | None]:
+        """`number_of` each of the hashes."""
+        return map(self._numbers.__getitem__, map(self._slots.__getitem__, hashes))
 
 
 def selector_for(policy: KeySharedPolicy) -> KeySelector:

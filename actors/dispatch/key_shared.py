@@ -10,6 +10,7 @@ The chunks of one message all go to one consumer, even if their hash gets anothe
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 
@@ -22,7 +23,7 @@ from velaray.actors.dispatch.consumers import (
 )
 from velaray.actors.dispatch.draining import PendingHashes
 from velaray.actors.dispatch.in_flight import InFlightTracker
-from velaray.actors.dispatch.key_ranges import policy_refusal, selector_for
+from velaray.actors.dispatch.key_ranges import Assignment, policy_refusal, selector_for
 from velaray.actors.dispatch.suspects import room
 from velaray.actors.machine import Refusal, require
 from velaray.actors.sets.ranges import Range
@@ -39,13 +40,12 @@ class KeySharedDispatch:
         if in_flight.hashes is None:
             in_flight.need_hashes()
         assert in_flight.hashes is not None
-        in_flight.pending = None if policy.out_of_order else PendingHashes()
+        in_flight.serve_keys()
         self._in_flight = in_flight
         self._hashes = in_flight.hashes
-        self._pending = in_flight.pending
         self._policy = policy
         self._selector = selector_for(policy)
-        self._known: dict[int, Attached | None] = {}  # cached answers of the selector
+        self._known: Assignment | None = None  # that of the selector, once it is asked for
         self._queues: dict[int, list[int]] = {}  # hash -> heap of entries; some are stale
         # hash -> the listed entry of its queue: the first one, if it may be delivered. It is stale
         # if that entry is acknowledged or dead since; then the present first one is listed at its
@@ -63,21 +63,29 @@ class KeySharedDispatch:
     def joined(self, consumer: Attached) -> list[ActiveChange]:
         """Reassign hashes; hashes that the consumer gets from others are drained first."""
         self._selector.add(consumer)
+        if len(self._in_flight.consumers) == 2 and not self._policy.out_of_order:
+            self._in_flight.count_pending()
         self._reassign()
         return []
 
     def left(self, consumer: Attached) -> list[ActiveChange]:
         """Reassign the consumer's hashes to others."""
         self._selector.remove(consumer)
+        if len(self._in_flight.consumers) == 1:
+            self._in_flight.pending = None  # whatever is held, the only consumer holds it
         self._reassign()
         return []
 
     def _reassign(self) -> None:
-        self._known.clear()
+        self._known = None
         self._listed.clear()
         self._ready = {number: [] for number in self._in_flight.consumers}
         for hashed in list(self._queues):
             self._list(hashed)
+
+    @property
+    def _pending(self) -> PendingHashes | None:
+        return self._in_flight.pending
 
     def can_take(self, consumer: Attached) -> None:
         """Nothing to note: every consumer is tried."""
@@ -99,11 +107,13 @@ class KeySharedDispatch:
         return True
 
     def _consumer_of(self, hashed: int) -> Attached | None:
-        try:
-            return self._known[hashed]
-        except KeyError:
-            found = self._known[hashed] = self._selector.consumer_of(hashed)
-            return found
+        number = self._assignment().number_of(hashed)
+        return None if number is None else self._in_flight.consumers[number]
+
+    def _assignment(self) -> Assignment:
+        if self._known is None:
+            self._known = Assignment(self._selector)
+        return self._known
 
     def _may_take(self, consumer: Attached, hashed: int) -> bool:
         pending = self._pending
@@ -250,7 +260,7 @@ class KeySharedDispatch:
             return False
         hashes = self._hashes.run(*unread)
         if in_flight.are_alike(unread[0], unread[0] + len(hashes)):
-            self._give_alike(unread[0], hashes, able, space, out)
+            self._give_alike(unread[0], list(hashes), able, space, out)
             return True
         for offset, hashed in enumerate(hashes, unread[0]):
             in_flight.next_offset = offset + 1
@@ -287,29 +297,48 @@ class KeySharedDispatch:
     ) -> None:
         """Deliver or queue new entries that are alike, until ``space`` of them wait or none is
         ``able`` to take any."""
-        in_flight, known, queues = self._in_flight, self._known, self._queues
-        can_take, deliver = in_flight.can_take, in_flight.deliver_alike
-        may_take = None if self._pending is None else self._pending.may_take
-        sizes = in_flight.sizes.run(first, first + len(hashes))
-        for offset, (hashed, messages) in enumerate(zip(hashes, sizes, strict=True), first):
-            in_flight.next_offset = offset + 1
-            consumer = known[hashed] if hashed in known else self._consumer_of(hashed)
-            if (
-                consumer in able
-                and hashed not in queues
-                and (may_take is None or may_take(hashed, consumer.spec.consumer_id))
-            ):
-                deliver(consumer, offset, messages, hashed, out)
-                if not can_take(consumer):
-                    able.discard(consumer)
-                    if not able or in_flight.limits.blocked:
-                        break
+        in_flight, queues = self._in_flight, self._queues
+        limits, sizes = in_flight.limits, in_flight.sizes.run(first, first + len(hashes))
+        rooms: dict[int | None, int] = {
+            consumer.spec.consumer_id: min(consumer.permits, limits.room(consumer))
+            for consumer in able
+        }
+        left, room_of_all = len(rooms), limits.room_of_all()
+        holders: Mapping[int, int] = {} if self._pending is None else self._pending.owners
+        takers = list(self._assignment().numbers_of(hashes))
+        if (
+            queues.keys().isdisjoint(hashes)
+            and list(map(holders.get, hashes, takers)) == takers
+            and _have_room(Counter(takers), max(sizes), rooms, room_of_all)
+        ):
+            in_flight.next_offset = first + len(hashes)
+            in_flight.deliver_each(first, takers, hashes, out)
+            return
+        owners: list[int | None] = []
+        behind: list[int] = []
+        for hashed, messages, owner in zip(hashes, sizes, takers, strict=True):
+            room = rooms.get(owner, 0)
+            if room > 0 and hashed not in queues and holders.get(hashed, owner) == owner:
+                owners.append(owner)
+                rooms[owner] = room - messages
+                room_of_all -= messages
+                if room <= messages:
+                    left -= 1
+                if not left or room_of_all <= 0:
+                    break
                 continue
-            in_flight.waiting.add(offset, offset + 1)
-            self.waits([(offset, offset + 1)])
+            behind.append(first + len(owners))
+            queues.setdefault(hashed, []).append(behind[-1])  # later than all others there
+            owners.append(None)
             space -= 1
-            if not space or not able:
+            if not space or not left:
                 break
+        in_flight.next_offset = first + len(owners)
+        in_flight.deliver_each(first, owners, hashes[: len(owners)], out)
+        for offset in behind:
+            in_flight.waiting.add(offset, offset + 1)
+        for hashed in {hashes[offset - first] for offset in behind}:
+            self._list(hashed)
 
     def lease_report(self, consumer: Attached, chunk_keys: Mapping[int, str]) -> None:
         """Bind the chunks' messages to the consumer, which gets their other chunks too."""
@@ -367,3 +396,15 @@ class KeySharedDispatch:
             and listed <= longest
             and (listed, hashed) in self._ready[consumer.spec.consumer_id]
         )
+
+
+def _have_room(
+    entries: Counter[int | None],
+    most: int,
+    rooms: Mapping[int | None, int],
+    room_of_all: int,
+) -> bool:
+    """Whether each consumer has room for its number of entries, of ``most`` messages at most."""
+    return entries.total() * most <= room_of_all and all(
+        count * most <= rooms.get(owner, 0) for owner, count in entries.items()
+    )

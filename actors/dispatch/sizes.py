@@ -50,6 +50,29 @@ class EntryNumbers:
         number, within = divmod(first, PAGE)
         return self._pages[number][within : within + end - first]
 
+    def all(self, first: int, end: int) -> list[int]:
+        """The numbers of the entries from ``first`` to ``end`` - 1; 0 for those that aren't
+        known."""
+        found: list[int] = []
+        while first < end:
+            number, within = divmod(first, PAGE)
+            found += self._pages.get(number, self._none)[within : within + end - first]
+            first = (number + 1) * PAGE
+        return found
+
+    def of(self, offsets: Sequence[int]) -> list[int]:
+        """The numbers of single entries, ascending ones; 0 for those that aren't known."""
+        found: list[int] = []
+        at = 0
+        while at < len(offsets):
+            number = offsets[at] // PAGE
+            base = number * PAGE
+            stop = bisect_left(offsets, base + PAGE, at)
+            page = self._pages.get(number, self._none)
+            found += [page[offset - base] for offset in offsets[at:stop]]
+            at = stop
+        return found
+
     def drop(self, acked_before: int, next_unacked: Callable[[int], int]) -> None:
         """Drop pages whose entries are all acknowledged.
 

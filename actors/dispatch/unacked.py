@@ -47,6 +47,12 @@ class UnackedLimits:
             room = min(room, self._per_subscription - self.total)
         return room
 
+    def room_of_all(self) -> int:
+        """The number of messages that all consumers together may still get; 0 or less if none."""
+        if not self._per_subscription:
+            return UNLIMITED
+        return 0 if self.blocked else self._per_subscription - self.total
+
     def gave(self, consumer: Attached, messages: int) -> None:
         """Add messages to those that the consumer holds."""
         consumer.unacked += messages

@@ -15,7 +15,7 @@ a cold segment gets a `ColdSegment`; `velaray.actors.sets.ranges_in_memory` is a
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sortedcontainers import SortedDict
 
@@ -29,7 +29,7 @@ from velaray.actors.sets.ack_segments import (
     summarize,
 )
 from velaray.actors.sets.bitmaps import Bitmap
-from velaray.actors.sets.offset_sets import OffsetSet, Range, gaps
+from velaray.actors.sets.offset_sets import Members, OffsetSet, Range, gaps
 from velaray.events.segments import Segment, StoredSegment, segment_digest
 
 SEGMENT = 1 << 16
@@ -40,6 +40,8 @@ BUDGET = 3 << 20
 FORM: type[OffsetSet] = Bitmap
 """The form of open segments: `Bitmap` or `RangeSet`."""
 
+_SHORT = 16
+"""Ranges of at most this many offsets are looked up offset by offset."""
 _SEGMENT_BYTES = 500
 _MASK_BYTES = 200
 
@@ -198,27 +200,39 @@ class AcknowledgedRanges:
         return gaps(first, end, self.within(first, end))
 
     def missing_of(self, ranges: Iterable[Range]) -> list[Range]:
-        """The parts of all these ranges that aren't acknowledged, in the order of the ranges."""
+        """The parts of all these ranges that aren't acknowledged, in the order of the ranges. A
+        range that ends before it begins is empty."""
         found: list[Range] = []
-        known, acked = -1, self._members(-1)
-        for first, end in ranges:
-            if end - first != 1:
-                found += self.missing(first, end)
+        size, base = self._size, -self._size
+        acked: Members = range(0)
+        for part in ranges:
+            first, end = part
+            within = first - base
+            if not 0 <= within < size:
+                number, within = divmod(first, size)
+                base, acked = number * size, self._members(number)
+            if end - first == 1:
+                if within not in acked:
+                    found.append(part)
+            elif end <= first:
                 continue
-            number, within = divmod(first, self._size)
-            if number != known:
-                known, acked = number, self._members(number)
-            if within not in acked:
-                found.append((first, end))
+            elif end - first > _SHORT or end > base + size:
+                found += self.missing(first, end)
+            else:
+                known = [at in acked for at in range(within, end - base)]
+                if True not in known:
+                    found.append(part)
+                elif False in known:
+                    found += self.missing(first, end)
         return found
 
-    def _members(self, number: int) -> OffsetSet | range:
+    def _members(self, number: int) -> Members:
         """The acknowledged offsets of a segment, from its start."""
         segment = self._segments.get(number)
         count = 0 if segment is None else self._count(segment)
         if count in (0, self._size):
             return range(count)
-        return self._acked(number)
+        return self._acked(number).members()
 
     def next_missing(self, offset: int) -> int:
         """The first offset at or after ``offset`` that isn't acknowledged."""
@@ -274,6 +288,28 @@ class AcknowledgedRanges:
             if segment.partial:
                 segment.drop_masks(within, stop)
             first = (number + 1) * size
+
+    def add_all(self, ranges: Sequence[Range]) -> None:
+        """Acknowledge all these ranges as a whole; they are ascending and apart."""
+        size = self._size
+        number = ranges[0][0] // size if ranges else 0
+        base = number * size
+        if len(ranges) < 2 or ranges[-1][1] > base + size:
+            for first, end in ranges:
+                self.add(first, end)
+            return
+        segment = self._changing(number)
+        assert segment.acked is not None
+        single = []
+        for first, end in ranges:
+            if end - first == 1:
+                single.append(first - base)
+            else:
+                segment.acked.add(first - base, end - base)
+        segment.acked.add_each(single)
+        if segment.partial:
+            for first, end in ranges:
+                segment.drop_masks(first - base, end - base)
 
     def put_mask(self, offset: int, mask: int) -> None:
         """Set the remaining mask (not 0) of the batch at ``offset``, which isn't acknowledged."""

@@ -8,12 +8,12 @@ an object per range.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from pyroaring import BitMap
 
 from velaray.actors.machine import require
-from velaray.actors.sets.offset_sets import Range, gaps, pack_bits, unpack_bits
+from velaray.actors.sets.offset_sets import Members, Range, gaps, pack_bits, unpack_bits
 
 _CONTAINER = 1 << 16
 """Integers per container of a roaring bitmap."""
@@ -80,6 +80,14 @@ class Bitmap:
         elif first < end:
             self._bits.add_range(first, end)
 
+    def add_each(self, offsets: Sequence[int]) -> None:
+        """Add single offsets."""
+        self._bits.update(offsets)
+
+    def members(self) -> Members:
+        """The offsets, for many questions whether one is in the set. Valid until it changes."""
+        return self._bits
+
     def discard(self, first: int, end: int) -> list[Range]:
         """Remove ``first`` to ``end`` - 1; returns the parts that were in the set, ascending."""
         removed = self.within(first, end)
@@ -106,9 +114,18 @@ class Bitmap:
         bits = self._bits
         if offset not in bits:
             return offset
-        end = bits.max() + 2
-        found = bits.flip(offset, end).next_set_bit(offset)
-        return int(found)
+        first, step = offset + 1, 8
+        while bits.contains_range(first, first + step):
+            first += step
+            step *= 2
+        end = first + step
+        while end - first > 1:  # the first absent one is between them
+            middle = (first + end) // 2
+            if bits.contains_range(first, middle):
+                first = middle
+            else:
+                end = middle
+        return first
 
     def next_start(self, offset: int, limit: int) -> int:
         """The start of the first range that starts after ``offset``; at most ``limit``."""

@@ -7,11 +7,17 @@ It has two forms: `velaray.actors.sets.ranges.RangeSet` (an object per range) an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 Range = tuple[int, int]
 """First offset and last + 1."""
+
+
+class Members(Protocol):
+    """Answers whether an offset is in a set."""
+
+    def __contains__(self, offset: int, /) -> bool: ...
 
 
 class OffsetSet(Protocol):
@@ -43,6 +49,14 @@ class OffsetSet(Protocol):
 
     def add(self, first: int, end: int) -> None:
         """Add ``first`` to ``end`` - 1."""
+        ...
+
+    def add_each(self, offsets: Sequence[int]) -> None:
+        """Add single offsets."""
+        ...
+
+    def members(self) -> Members:
+        """The offsets, for many questions whether one is in the set. Valid until it changes."""
         ...
 
     def discard(self, first: int, end: int) -> list[Range]:

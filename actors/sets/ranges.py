@@ -6,13 +6,13 @@ operation costs a few look-ups per range that it visits, independent of the rang
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from sortedcontainers import SortedDict
 
 from velaray.actors.machine import require
+from velaray.actors.sets.offset_sets import Members, gaps, pack_bits, unpack_bits
 from velaray.actors.sets.offset_sets import Range as Range
-from velaray.actors.sets.offset_sets import gaps, pack_bits, unpack_bits
 
 _RANGE_BYTES = 200
 _SET_BYTES = 2_000
@@ -114,6 +114,15 @@ class RangeSet:
             last = max(last, stop)
         ends[first] = last
         self._size += last - first
+
+    def add_each(self, offsets: Sequence[int]) -> None:
+        """Add single offsets."""
+        for offset in offsets:
+            self.add(offset, offset + 1)
+
+    def members(self) -> Members:
+        """The offsets, for many questions whether one is in the set. Valid until it changes."""
+        return self
 
     def discard(self, first: int, end: int) -> list[Range]:
         """Remove ``first`` to ``end`` - 1; returns the parts that were in the set, ascending."""

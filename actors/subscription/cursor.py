@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain
+from operator import sub
 
 from velaray.actors.sets.ack_segments import Mask
 from velaray.actors.sets.acknowledged_ranges import AcknowledgedRanges
@@ -63,6 +65,19 @@ class Cursor:
             self.ack_before(end)
         else:
             self._acked_ranges.add(first, end)
+
+    def ack_ranges(self, ranges: Sequence[Range]) -> None:
+        """Acknowledge all these ranges; they are ascending and apart."""
+        mark, beyond = self.acked_before, self._acked_ranges
+        within = 0  # ranges that the mark passes
+        for first, end in ranges:
+            if first > mark:
+                break
+            within += 1
+            if end > mark:
+                mark = beyond.next_missing(end) if beyond else end
+        self.ack_before(mark)
+        beyond.add_all(ranges[within:] if within else ranges)
 
     def ack_partial(self, offset: int, ack_set: int) -> None:
         """Acknowledge the messages of the batch at ``offset`` that aren't in ``remaining``. Earlier
@@ -137,13 +152,13 @@ class Cursor:
         """The parts of the range that aren't wholly acknowledged, ascending."""
         return self._acked_ranges.missing(max(first, self.acked_before), end)
 
-    def unacked_of(self, ranges: Iterable[Range]) -> list[Range]:
+    def unacked_of(self, ranges: Sequence[Range]) -> list[Range]:
         """The parts of all these ranges that aren't wholly acknowledged, in their order."""
         mark = self.acked_before
-        ahead = [
-            (first if first > mark else mark, end) for first, end in ranges if mark < end > first
-        ]
-        return self._acked_ranges.missing_of(ahead) if self._acked_ranges else ahead
+        found = self._acked_ranges.missing_of(ranges)
+        if found and min(found)[0] < mark:
+            found = [(max(first, mark), end) for first, end in found if end > mark]
+        return found
 
     def acked_ranges(self) -> Iterator[Range]:
         """The acknowledged ranges beyond `acked_before`, ascending, never touching."""
@@ -209,24 +224,14 @@ def new_partials(cursor: Cursor, partial: Sequence[Mask]) -> list[Mask]:
 
 def pack_ranges(ranges: Iterable[Range]) -> list[int]:
     """Ascending ranges as events hold them: distance from the previous end, length, ..."""
-    packed: list[int] = []
-    previous = 0
-    for first, end in ranges:
-        packed += (first - previous, end - first)
-        previous = end
-    return packed
+    borders = list(chain.from_iterable(ranges))
+    return list(map(sub, borders, [0, *borders[:-1]]))
 
 
 def unpack_ranges(packed: Sequence[int]) -> list[Range]:
     """The inverse of `pack_ranges`."""
-    ranges = []
-    at = 0
-    numbers = iter(packed)
-    for distance, length in zip(numbers, numbers, strict=True):
-        first = at + distance
-        at = first + length
-        ranges.append((first, at))
-    return ranges
+    borders = list(accumulate(packed))
+    return list(zip(borders[::2], borders[1::2], strict=True))
 
 
 def mask_to_words(mask: int) -> list[int]:

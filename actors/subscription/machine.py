@@ -178,8 +178,10 @@ class SubscriptionState:
 
 
 def _decide_ack(cursor: Cursor, command: Ack) -> Decision:
-    end_offset = command.end_offset
-    for first, end in command.ranges:
+    end_offset, whole, partial = command.end_offset, list(command.ranges), []
+    packed = pack_ranges(whole)
+    apart = not whole or (packed[0] >= 0 and min(packed[1:]) > 0 and whole[-1][1] <= end_offset)
+    for first, end in () if apart else whole:
         if not 0 <= first < end <= end_offset:
             return refuse(
                 Reason.INVALID, f"can't acknowledge {first} to {end - 1}: {_END} {end_offset}"
@@ -189,18 +191,17 @@ def _decide_ack(cursor: Cursor, command: Ack) -> Decision:
             return refuse(
                 Reason.INVALID, f"can't acknowledge part of {offset}: {_END} {end_offset}"
             )
-    whole, partial = list(command.ranges), []
     if command.partial:
         partial = new_partials(cursor, command.partial)
         whole += [(offset, offset + 1) for offset, mask in partial if mask == 0]
-    new = cursor.unacked_of(normalized(whole))
+    new = cursor.unacked_of(whole if apart and not partial else normalized(whole))
     if partial:
         acked = RangeSet(new)
         partial = [(offset, mask) for offset, mask in partial if mask and offset not in acked]
     if not new and not partial:
         return Decision(reply=Acked())
     event = EntriesAcked(
-        ranges=pack_ranges(new),
+        ranges=packed if new == command.ranges else pack_ranges(new),
         partial=[_partial_ack(offset, mask) for offset, mask in partial],
         consumer=command.consumer,
     )
@@ -323,8 +324,7 @@ class SubscriptionMachine:
         cursor = state.cursor
         match event:
             case EntriesAcked():
-                for first, end in unpack_ranges(event.ranges):
-                    cursor.ack_range(first, end)
+                cursor.ack_ranges(unpack_ranges(event.ranges))
                 for partial in event.partial:
                     cursor.ack_partial(partial.offset, words_to_mask(partial.remaining))
             case MarkDeleted(before_offset=offset):

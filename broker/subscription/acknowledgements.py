@@ -49,7 +49,7 @@ class Acknowledgements:
         self._dead_letters = dead_letters
         # Repeated before each dispatch while the runtime puts the decisions off: the cursor may
         # have them by then. A dict keeps the order.
-        self._late: dict[Callable[[], None], None] = {}
+        self._late: dict[Callable[[], object], None] = {}
 
     def apply_late(self) -> None:
         """Take out of dispatch what the runtime may have decided late."""
@@ -93,13 +93,19 @@ class Acknowledgements:
             if isinstance(reply, Refusal):
                 state.restart_if_stale()  # no later message may check this
 
-        def acked() -> None:
+        def acked() -> bool:
+            """Returns whether the cursor is known to have what was just submitted.
+
+            It doesn't while the runtime rolls its journal, loads segments or tries a disk that was
+            full: then the cursor changes later, and dispatch must learn of it then.
+            """
             if isinstance(command, Ack):
-                state.dispatcher.acked(command.ranges, command.partial)
-                return
+                known = state.dispatcher.acked(command.ranges, command.partial)
+                return known and not command.partial
             after = state.cursor.acked_before
             partial = () if command.remaining is None else ((command.offset, command.remaining),)
             state.dispatcher.acked([(before, after)] if before < after else [], partial)
+            return not partial and after >= command.offset
 
         before = state.cursor.acked_before
         command.consumer = self._trace_number(number)
@@ -109,26 +115,14 @@ class Acknowledgements:
         if state.runtime.loads:  # the cursor doesn't have it yet
             late = True
         else:
-            acked()
-            late = not self._has(command)
+            late = not acked()
 
-    def _put_off(self, acked: Callable[[], None]) -> None:
+    def _put_off(self, acked: Callable[[], object]) -> None:
         """If the runtime puts off the decision on what was just submitted, repeat ``acked`` before
         each dispatch until it is durable: a redelivery in between must not contain what is
         acknowledged."""
         if self._state.runtime.puts_off:
             self._late[acked] = None
-
-    def _has(self, command: Ack | AckBefore) -> bool:
-        """Whether the cursor is known to have what was just submitted.
-
-        It doesn't while the runtime rolls its journal, loads segments or tries a disk that was
-        full: then the cursor changes later, and dispatch must learn of it then.
-        """
-        cursor = self._state.dispatcher.cursor
-        if isinstance(command, AckBefore):
-            return command.remaining is None and cursor.acked_before >= command.offset
-        return not command.partial and not cursor.unacked_of(command.ranges)
 
     def _trace_number(self, number: int) -> int:
         """The consumer's number in the journal. Its deliveries are written before."""

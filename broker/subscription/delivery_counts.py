@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any
 
 from velaray.actors.dispatch.consumers import Delivery
@@ -21,6 +22,9 @@ from velaray.topology.messages import Message
 
 NOTE_S = 0.1
 """Seconds after which first deliveries are counted durably, unless something else is written."""
+
+
+_COUNT = attrgetter("redelivery_count")
 
 
 class _Count:
@@ -38,7 +42,7 @@ class DeliveryCounts:
     def note(self, deliveries: Sequence[Delivery]) -> None:
         """Count deliveries: redeliveries at once, first deliveries some time later."""
         dispatcher = self._state.dispatcher
-        counted = any(delivery.redelivery_count for delivery in deliveries)
+        counted = any(map(_COUNT, deliveries))
         if counted or dispatcher.must_note:
             count = _Count()
             if counted:

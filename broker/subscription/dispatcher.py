@@ -54,6 +54,7 @@ from velaray.broker.subscription.tracing import Trace
 from velaray.topology.messages import Message, ReplyT, Request
 from velaray.topology.rpc import RemoteError
 
+_WHOLE: Sequence[int] = []  # the ack set of an entry that isn't acknowledged in part
 RELIEVE_S = 1.0
 """Seconds after which a consumer that holds suspects, and finished none, gets more entries."""
 
@@ -359,7 +360,7 @@ def _grants(deliveries: Sequence[Delivery]) -> list[m.DispatchGrant]:
             each.first,
             each.end - each.first,
             each.redelivery_count,
-            [] if each.ack_set is None else mask_to_words(each.ack_set),
+            _WHOLE if each.ack_set is None else mask_to_words(each.ack_set),
         )
         for each in deliveries
     ]

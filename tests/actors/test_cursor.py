@@ -54,6 +54,7 @@ class NaiveCursor:
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("range"), RANGES),
+        st.tuples(st.just("ranges"), st.lists(RANGES, max_size=6)),
         st.tuples(st.just("partial"), st.integers(3, 6), st.integers(0, 15)),
         st.tuples(st.just("partial"), OFFSETS, st.integers(0, 15)),
         st.tuples(st.just("before"), OFFSETS),
@@ -68,6 +69,9 @@ def step(cursor: Cursor, naive: NaiveCursor, taken: tuple) -> None:
         case ("range", (first, end)):
             cursor.ack_range(first, end)
             naive.ack(set(range(first, end)))
+        case ("ranges", ranges):
+            cursor.ack_ranges(normalized(ranges))
+            naive.ack(expand(ranges))
         case ("partial", offset, ack_set):
             cursor.ack_partial(offset, ack_set)
             naive.ack_partial(offset, ack_set)

@@ -16,6 +16,8 @@ from velaray.actors.machine import Reason
 from velaray.actors.partition.interleaving import Interleaving
 from velaray.actors.partition.ledger_table import LedgerTable
 from velaray.actors.partition.machine import Damaged, Duplicate, Terminate, last_sequence_id
+from velaray.actors.sets import entry_holdings
+from velaray.actors.sets.entry_holdings import EntryHoldings
 from velaray.actors.sets.holdings import Holdings
 from velaray.actors.sets.ranges import RangeSet, normalized
 from velaray.actors.subscription.cursor import Cursor
@@ -43,9 +45,13 @@ def test_normalized_ranges_hold_the_same_offsets(ranges) -> None:
     assert all(first < end for first, end in made)
 
 
+HOLDINGS = pytest.mark.parametrize("held", [Holdings(), EntryHoldings()], ids=["runs", "entries"])
+
+
+@HOLDINGS
 @pytest.mark.parametrize("owner", [None, 1, 2, 3])
-def test_only_entries_of_the_named_owner_are_taken(owner) -> None:
-    held = Holdings()
+def test_only_entries_of_the_named_owner_are_taken(held, owner) -> None:
+    held.clear()
     for first, end, whose in ((0, 10, 1), (10, 20, 2), (20, 30, 1), (40, 50, 2)):
         held.give(first, end, whose)
     before = {offset: held.owner_of(offset) for offset in range(60)}
@@ -61,13 +67,43 @@ def test_only_entries_of_the_named_owner_are_taken(owner) -> None:
     held.check()
 
 
-def test_adjacent_ranges_of_one_owner_merge() -> None:
-    held = Holdings()
+@HOLDINGS
+def test_adjacent_ranges_of_one_owner_merge(held) -> None:
+    held.clear()
     for first, end, whose in ((0, 5, 1), (10, 15, 1), (15, 20, 2), (5, 10, 1), (20, 25, 1)):
         held.give(first, end, whose)
     assert list(held) == [(0, 15, 1), (15, 20, 2), (20, 25, 1)]
     assert held.take(0, 15, 1) == [(0, 15, 1)]
     held.check()
+
+
+@examples(
+    st.lists(
+        st.tuples(st.integers(0, 40), st.integers(1, 25), st.sampled_from([None, 1, 2, 3])),
+        max_size=12,
+    )
+)
+def test_holdings_by_entry_answer_as_those_by_range(steps) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(entry_holdings, "PAGE", 8)
+        runs, entries = Holdings(), EntryHoldings()
+        for first, count, owner in steps:
+            end = first + count
+            if owner is not None and not runs.within(first, end):
+                runs.give(first, end, owner)
+                entries.give(first, end, owner)
+            elif owner is None:
+                offsets = range(first, end, 2)
+                taken = [runs.owner_of(offset) for offset in offsets]
+                assert entries.take_each(offsets) == taken
+                for offset in offsets:
+                    runs.take(offset, offset + 1)
+            else:
+                assert entries.take(first, end, owner) == runs.take(first, end, owner)
+            entries.check()
+            assert list(entries) == list(runs)
+            assert entries.of(1) == runs.of(1)
+            assert [entries.owner_of(at) for at in range(70)] == list(map(runs.owner_of, range(70)))
 
 
 def test_permits_are_never_negative() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tests.sim.mutants.mutant import Mutant, always, do_nothing
@@ -22,9 +23,11 @@ def _hash_the_sequence_id(original: Any) -> Any:
 
 
 def _free_at_the_first(original: Any) -> Any:
-    def taken(self: PendingHashes, hashed: int) -> None:
-        if self._pending.pop(hashed, None) is not None:
-            self._drained.append(hashed)
+    def taken(self: PendingHashes, hashes: Sequence[int]) -> None:
+        for hashed in hashes:
+            if self._owners.pop(hashed, None) is not None:
+                self._more.pop(hashed, None)
+                self._drained.append(hashed)
 
     return taken
 
