@@ -8,8 +8,10 @@ leaves other forms to protobuf; tests compare the two.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain, repeat
 from struct import Struct
 from typing import Any, NamedTuple, cast
 
@@ -372,6 +374,21 @@ _FIRST_BYTE = [bytes((low | 128,)) for low in range(128)]
 """The first byte of a varint, by its lowest seven bits: if it is the last one, and if not."""
 
 
+class _Heads(dict[int, bytes]):
+    """The beginnings of headers by the size of their entries, for the same upper bits."""
+
+    __slots__ = ("_before", "_size")
+
+    def __init__(self, size: int, before: bytes) -> None:
+        super().__init__()
+        self._size, self._before = size, before
+
+    def __missing__(self, entry_size: int) -> bytes:
+        size = self._size
+        found = self[entry_size] = _SIZES.pack(size + 4 + entry_size, size) + self._before
+        return found
+
+
 class MessageHeaders:
     """Makes the headers of MESSAGEs that differ only in entry id and size.
 
@@ -384,6 +401,7 @@ class MessageHeaders:
         "_behind",
         "_bytes",
         "_consumer",
+        "_heads",
         "_high",
         "_ledger",
         "_partition",
@@ -412,6 +430,7 @@ class MessageHeaders:
         self._high: int | None = None
         self._size = 0
         self._before = self._behind = b""
+        self._heads = _Heads(0, b"")
         self._bytes = _LAST_BYTE
 
     def header(self, entry_id: int, entry_size: int) -> bytes:
@@ -422,6 +441,25 @@ class MessageHeaders:
         size = self._size
         sizes = _SIZES.pack(size + 4 + entry_size, size)
         return sizes + self._before + self._bytes[entry_id & 127] + self._behind
+
+    def frames(self, entry_ids: Sequence[int], entries: Sequence[bytes | memoryview]) -> bytes:
+        """The MESSAGEs of entries, one after the other; their ids are ascending."""
+        blocks, taken = [], 0
+        while taken < len(entry_ids):
+            first = entry_ids[taken]
+            if (high := first >> 7) != self._high:
+                self._begin(high)
+            end = bisect_left(entry_ids, high + 1 << 7, taken)
+            some, low = entries[taken:end], first & 127
+            if entry_ids[end - 1] - first == end - 1 - taken:
+                ids = self._bytes[low : low + end - taken]
+            else:
+                ids = [self._bytes[at & 127] for at in entry_ids[taken:end]]
+            heads = map(self._heads.__getitem__, map(len, some))
+            parts = zip(heads, ids, repeat(self._behind), some, strict=False)
+            blocks.append(b"".join(chain.from_iterable(parts)))
+            taken = end
+        return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
     def _begin(self, high: int) -> None:
         """Encode what the entry ids with these upper bits have in common."""
@@ -441,4 +479,5 @@ class MessageHeaders:
         self._behind = rest + self._partition + self._tail
         self._bytes = _FIRST_BYTE if high else _LAST_BYTE
         self._size = len(self._before) + 1 + len(self._behind)
+        self._heads = _Heads(self._size, self._before)
         self._high = high

@@ -236,6 +236,7 @@ class CompactedDelivery(Delivery):
     """The deliveries to consumers that read compacted entries."""
 
     _log: CompactedLog
+    gathers = False  # a view serves a run of entries
 
     def __init__(self, channel: SubscriptionChannel, log: CompactedLog) -> None:
         super().__init__(channel, log)
@@ -244,22 +245,24 @@ class CompactedDelivery(Delivery):
     def _write(
         self,
         consumer: ChannelConsumer,
-        first: int,
+        offsets: Sequence[int],
         run: Sequence[CachedEntry],
         epoch: int | None,
         redelivery_count: int = 0,
         ack_set: Sequence[int] = (),
     ) -> int:
         """As `Delivery._write`; entries that the view lacks by now count as written."""
+        first = offsets[0]
         view = self._log.view_at(first)
         if view is None:
-            return super()._write(consumer, first, run, epoch, redelivery_count, ack_set)
+            return super()._write(consumer, offsets, run, epoch, redelivery_count, ack_set)
         written = 0
         while written < len(run):
             offset, whole = first + written, self._whole(view, first, run, written)
             if whole:
                 part = run[written : written + whole]
-                count = super()._write(consumer, offset, part, epoch, redelivery_count, ack_set)
+                of_part = range(offset, offset + whole)
+                count = super()._write(consumer, of_part, part, epoch, redelivery_count, ack_set)
                 written += count
                 if count < whole:
                     break
@@ -267,8 +270,8 @@ class CompactedDelivery(Delivery):
             mask = self._left(view, offset, ack_set) if run[written] is not GONE else 0
             if mask:
                 words = mask_to_words(mask)
-                part = run[written : written + 1]
-                if not super()._write(consumer, offset, part, epoch, redelivery_count, words):
+                part, alone = run[written : written + 1], range(offset, offset + 1)
+                if not super()._write(consumer, alone, part, epoch, redelivery_count, words):
                     break
             if mask != words_to_mask(ack_set) or not mask:
                 self._pass(consumer, offset, mask)

@@ -263,9 +263,7 @@ class SubscriptionChannel:
         """Handle a notice of the dispatcher."""
         match notice:
             case m.Deliver(grants):
-                for each in grants:
-                    grant = Grant(each.first, each.count, each.redelivery_count, each.words)
-                    self._grant(each.number, grant)
+                self._grant(grants)
             case m.GrantLease(number):
                 consumer = self.consumers.get(number)
                 if consumer is not None:
@@ -326,10 +324,17 @@ class SubscriptionChannel:
         if consumer is not None:
             consumer.reach_end()
 
-    def _grant(self, number: int, grant: Grant) -> None:
-        consumer = self.consumers.get(number)
-        if consumer is not None:
-            self.delivery.grant(consumer, grant)
+    def _grant(self, grants: Sequence[m.DispatchGrant]) -> None:
+        idle: dict[ChannelConsumer, None] = {}
+        for each in grants:
+            consumer = self.consumers.get(each.number)
+            if consumer is not None:
+                if not consumer.grants and consumer.loading is None:
+                    idle[consumer] = None
+                grant = Grant(each.first, each.count, each.redelivery_count, each.words)
+                self.delivery.grant(consumer, grant)
+        for consumer in idle:
+            self.delivery.deliver(consumer)
 
     # -- trimming ------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ consumer acknowledges them in a transaction. The notes record what partitions se
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from tests.sim.history import History
@@ -67,23 +68,44 @@ def _watch_consumers(replace: Replace, note: Note) -> None:
 
 
 def _watch_what_goes_out(replace: Replace, note: Note) -> None:
-    write = Delivery._write
+    write, grant = Delivery._write, SubscriptionChannel._grant
+    together: list[tuple[int, Callable[[], None]]] | None = None
+
+    def granted(self: SubscriptionChannel, grants: Sequence[m.DispatchGrant]) -> None:
+        """The notes of what is written at once are in the order of the grants."""
+        nonlocal together
+        order = {
+            offset: at
+            for at, each in enumerate(grants)
+            for offset in range(each.first, each.first + each.count)
+        }
+        together = []
+        try:
+            grant(self, grants)
+        finally:
+            noted, together = together, None
+        for _, each in sorted(noted, key=lambda first_and_note: order.get(first_and_note[0], -1)):
+            each()
 
     def written(
         self: Delivery,
         consumer: ChannelConsumer,
-        first: int,
+        offsets: Sequence[int],
         run: Any,
         epoch: int | None,
         redelivery_count: int = 0,
         ack_set: Sequence[int] = (),
     ) -> int:
-        count: int = write(self, consumer, first, run, epoch, redelivery_count, ack_set)
-        if count and consumer.type in _SHARING:
-            delivery = Message(0, 0, 0, ack_set=tuple(ack_set))
-            entries = run[:count]
+        ends = [each.first + each.count for each in consumer.grants]
+        count: int = write(self, consumer, offsets, run, epoch, redelivery_count, ack_set)
+        if consumer.type not in _SHARING:
+            return count
+        delivery = Message(0, 0, 0, ack_set=tuple(ack_set))
+        for first, end in _parts(offsets[:count], ends):
+            entries, run = run[: end - first], run[end - first :]
             channel: Any = self._channel
-            note(
+            sent = partial(
+                note,
                 channel,
                 "sent",
                 subscription=channel.name,
@@ -95,9 +117,24 @@ def _watch_what_goes_out(replace: Replace, note: Note) -> None:
                 hashes=[key_hash(entry.data) for entry in entries],
                 open=[open_messages(delivery, entry.data) for entry in entries],
             )
+            if together is None:
+                sent()
+            else:
+                together.append((first, sent))
         return count
 
+    replace(SubscriptionChannel, "_grant", granted)
     replace(Delivery, "_write", written)
+
+
+def _parts(offsets: Sequence[int], ends: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Consecutive offsets of one grant each; grants end at ``ends``."""
+    start = 0
+    for at in range(1, len(offsets) + 1):
+        last = offsets[at - 1]
+        if at == len(offsets) or offsets[at] != last + 1 or last + 1 in ends:
+            yield offsets[start], last + 1
+            start = at
 
 
 def _watch_what_comes_back(replace: Replace, note: Note) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from velaray.actors.dispatch.unacked import UNLIMITED
 from velaray.actors.partition.delayed import DelayedEntry
 from velaray.actors.partition.ledger_table import LedgerSpan
+from velaray.broker.partition.channel import delivery
 from velaray.broker.partition.channel.consumer import ChannelConsumer
 from velaray.broker.partition.delayed_delivery import DelayedDeliveryTracker
 from velaray.broker.partition.entries import CachedEntry, EntryCache
@@ -396,6 +397,57 @@ def test_deliveries_granted_before_a_redelivery_keep_their_epoch() -> None:
             *[(0, 0), (1, 0), (2, 0)],
             *[(0, 4), (1, 4), (3, 4), (4, 4), (5, 4)],
         ]
+
+    run(scenario)
+
+
+def test_grants_of_single_entries_are_written_together() -> None:
+    async def scenario(setting: Setting) -> None:
+        setting.consumer.flow(99)
+        setting.publish(12)
+        written: list[bytes] = []
+        setting.connection.write = written.append  # type: ignore[method-assign]
+        setting.connection.write_two = lambda head, rest: written.append(head + rest)  # type: ignore[method-assign]
+        grants = [
+            *[(at, 1, 0) for at in (0, 2, 3, 7)],
+            (5, 1, 0),
+            (8, 2, 0),
+            (10, 1, 1),
+            (11, 1, 1),
+        ]
+        setting.channel.on_notice(
+            Deliver([DispatchGrant(1, first, count, again, []) for first, count, again in grants])
+        )
+        assert not setting.consumer.grants
+        assert len(written) == 3
+        setting.connection.parser.feed(b"".join(written))
+        assert await setting.connection.delivered() == [0, 2, 3, 7, 5, 8, 9, 10, 11]
+
+    run(scenario)
+
+
+def test_a_consumer_keeps_the_grants_that_its_socket_does_not_take(monkeypatch) -> None:
+    monkeypatch.setattr(delivery, "PIECE_BYTES", 1)
+
+    async def scenario(setting: Setting) -> None:
+        setting.consumer.flow(99)
+        setting.publish(12)
+        connection = setting.connection
+        write = connection.write
+
+        def take_one(frame: bytes) -> None:
+            write(frame)
+            connection.writable = False
+
+        connection.write = take_one  # type: ignore[method-assign]
+        grants = [DispatchGrant(1, first, 1, 0, []) for first in (0, 2, 4, 6)]
+        setting.channel.on_notice(Deliver(grants))
+        left = [(grant.first, grant.count) for grant in setting.consumer.grants]
+        assert left == [(2, 1), (4, 1), (6, 1)]
+        connection.write = write  # type: ignore[method-assign]
+        connection.writable = True
+        setting.channel.delivery.deliver(setting.consumer)
+        assert await connection.delivered() == [0, 2, 4, 6]
 
     run(scenario)
 

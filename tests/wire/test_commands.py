@@ -249,6 +249,25 @@ def test_hand_written_message_headers_equal_protobufs(
     assert decoded.batch_index == -1
 
 
+@given(
+    st.sets(st.one_of(st.integers(0, 600), UINT64), max_size=30).map(sorted),
+    st.lists(st.binary(max_size=9), min_size=30, max_size=30),
+)
+def test_frames_are_headers_and_entries(entry_ids: list[int], entries: list[bytes]) -> None:
+    headers, others = MessageHeaders(5, 1 << 33, 2), MessageHeaders(5, 1 << 33, 2)
+    entries = entries[: len(entry_ids)]
+    pairs = zip(entry_ids, entries, strict=True)
+    expected = [others.header(entry_id, len(entry)) + entry for entry_id, entry in pairs]
+    assert headers.frames(entry_ids, entries) == b"".join(expected)
+
+
+@given(st.integers(0, 700), st.integers(0, 300))
+def test_frames_of_consecutive_entries_take_a_range(first: int, count: int) -> None:
+    entries, entry_ids = [b"x" * (at % 7) for at in range(count)], range(first, first + count)
+    expected = MessageHeaders(5, 3).frames(list(entry_ids), entries)
+    assert MessageHeaders(5, 3).frames(entry_ids, entries) == expected
+
+
 @given(st.binary(max_size=80))
 def test_garbage_is_refused_with_a_named_error(data: bytes) -> None:
     for decode in (

@@ -29,6 +29,16 @@ class Grant:
     ack_set: Sequence[int]
     epoch: int | None = None
 
+    def continues(self, other: Grant) -> bool:
+        """Whether its entries are behind those of ``other``, and are written alike."""
+        return (
+            self.first >= other.first + other.count
+            and self.redelivery_count == other.redelivery_count
+            and self.epoch == other.epoch
+            and not self.ack_set
+            and not other.ack_set
+        )
+
     def overlaps(self, ranges: Sequence[int]) -> bool:
         """Whether one of its entries is in the ranges (first, last + 1, first, ...)."""
         end = self.first + self.count
@@ -141,6 +151,17 @@ class ChannelConsumer:
         self.subscribed = True
         loop = asyncio.get_running_loop()
         self._listens_later = loop.call_later(LISTENS_AFTER_S, self._listen)
+
+    def wrote(self, count: int) -> None:
+        """Remove the first ``count`` granted entries, which are written."""
+        while count:
+            grant = self.grants[0]
+            if count < grant.count:
+                grant.first += count
+                grant.count -= count
+                return
+            count -= grant.count
+            self.grants.popleft()
 
     def set_active(self, active: bool) -> None:
         """Set whether the consumer is the active one; the client is notified once it listens."""

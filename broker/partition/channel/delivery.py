@@ -1,7 +1,7 @@
 """Writes entries to consumers' sockets: granted ones, and new ones under a lease.
 
 Granted entries wait as offsets. Their bytes are read only when the socket takes them, so a slow
-consumer holds at most its socket's write buffer plus one entry.
+consumer holds at most its socket's write buffer plus one entry, or one piece of small entries.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import Sequence
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, islice
 from operator import itemgetter
 from typing import Protocol
 
@@ -31,7 +31,11 @@ from velaray.topology.flow import Activity
 from velaray.topology.messages import Message
 from velaray.wire.commands import MessageHeaders
 
-_MESSAGES = itemgetter(1)  # of a `CachedEntry`
+_DATA, _MESSAGES = itemgetter(0), itemgetter(1)  # of a `CachedEntry`
+PIECE_BYTES = 32 << 10
+"""Small entries are written together in pieces of about this size."""
+_SMALL = 4 << 10
+"""Entries of at most this size, on average, are copied into pieces."""
 REPORT_S = 0.1
 """The longest delay of a report of deliveries under a lease."""
 
@@ -84,6 +88,9 @@ class Channel(Protocol):
 class Delivery:
     """The deliveries to the consumers of one subscription on this partition."""
 
+    gathers = True
+    """Whether entries of several grants may be written together."""
+
     def __init__(self, channel: Channel, log: PartitionLog) -> None:
         self.quiet = False  # consumers get nothing for now
         #: The limits of the rate; none if it is unlimited.
@@ -96,11 +103,9 @@ class Delivery:
         self._reporting: asyncio.TimerHandle | None = None
 
     def grant(self, consumer: ChannelConsumer, grant: Grant) -> None:
-        """Deliver entries that the dispatcher granted."""
+        """Take entries that the dispatcher granted."""
         grant.epoch = consumer.epoch
         consumer.grants.append(grant)
-        if consumer.loading is None and len(consumer.grants) == 1:
-            self.deliver(consumer)
 
     # -- under a lease -----------------------------------------------------------------
 
@@ -195,7 +200,8 @@ class Delivery:
             if sum(sizes) > allowance:
                 used = [0, *accumulate(sizes)]
                 del sizes[bisect_left(used, allowance) :]
-            written = self._write(consumer, first, run[: len(sizes)], consumer.epoch)
+            offsets = range(first, first + len(sizes))
+            written = self._write(consumer, offsets, run[: len(sizes)], consumer.epoch)
             if not written:
                 break  # trimmed: see `trimmed`
             keys = {
@@ -230,21 +236,19 @@ class Delivery:
             return
         while consumer.grants and consumer.connection.writable:
             grant = consumer.grants[0]
-            run = self._run(grant.first, grant.first + grant.count)
+            offsets, run = self._granted(consumer.grants)
             if not run:
                 self._load(consumer, grant.first)
                 return
             if self.throttles and not (run := self._admitted(consumer, run)):
                 return
+            offsets = offsets[: len(run)]
             written = self._write(
-                consumer, grant.first, run, grant.epoch, grant.redelivery_count, grant.ack_set
+                consumer, offsets, run, grant.epoch, grant.redelivery_count, grant.ack_set
             )
             if not written:
                 return  # trimmed: see `SubscriptionChannel.trimmed`
-            grant.first += written
-            grant.count -= written
-            if not grant.count:
-                consumer.grants.popleft()
+            consumer.wrote(written)
         if consumer.ends and not consumer.grants:
             consumer.reach_end()
         if self._leased is not None and consumer is self._served and not consumer.grants:
@@ -253,6 +257,26 @@ class Delivery:
     def _run(self, first: int, end: int) -> Sequence[CachedEntry]:
         """The entries from ``first`` on that are in memory, up to a number."""
         return self._log.cache.run(first, min(end - first, RUN_ENTRIES))
+
+    def _granted(self, grants: Sequence[Grant]) -> tuple[Sequence[int], Sequence[CachedEntry]]:
+        """Entries of the first grants that may be written together, as far as they are in memory,
+        and their offsets, ascending."""
+        grant = grants[0]
+        run = self._run(grant.first, grant.first + grant.count)
+        offsets = range(grant.first, grant.first + len(run))
+        if len(grants) == 1 or len(run) < grant.count or not self.gathers:
+            return offsets, run
+        gathered, entries = list(offsets), list(run)
+        for following in islice(grants, 1, None):
+            if len(entries) >= RUN_ENTRIES or not following.continues(grant):
+                break
+            run = self._run(following.first, following.first + following.count)
+            gathered += range(following.first, following.first + len(run))
+            entries += run
+            if len(run) < following.count:
+                break
+            grant = following
+        return gathered, entries
 
     def _admitted(
         self, consumer: ChannelConsumer, run: Sequence[CachedEntry]
@@ -268,38 +292,43 @@ class Delivery:
     def _write(
         self,
         consumer: ChannelConsumer,
-        first: int,
+        offsets: Sequence[int],
         run: Sequence[CachedEntry],
         epoch: int | None,
         redelivery_count: int = 0,
         ack_set: Sequence[int] = (),
     ) -> int:
-        """Write entries of one ledger while the socket takes them; returns their number.
+        """Write entries of one ledger, and of ascending ``offsets``, while the socket takes them;
+        returns their number.
 
         Returns 0 if the first one is trimmed.
         """
         try:
-            span = self._log.span_of(first)
+            span = self._log.span_of(offsets[0])
         except NoSuchEntryError:
             return 0
-        header = MessageHeaders(
+        headers = MessageHeaders(
             consumer.consumer_id,
             span.ledger_id,
             self._log.partition_index,
             redelivery_count,
             ack_set,
             epoch,
-        ).header
+        )
         connection = consumer.connection
-        write = connection.write_two
         before = connection.bytes_written
-        entry_id = start = first - span.first
-        for entry in run[: span.end - first]:
-            if not connection.writable:
-                break
-            write(header(entry_id, len(entry.data)), entry.data)
-            entry_id += 1
-        written = entry_id - start
+        entries = list(map(_DATA, run[: bisect_left(offsets, span.end)]))
+        entry_ids = _less(offsets, span.first)
+        step = _piece(entries)
+        written = 0
+        while written < len(entries) and connection.writable:
+            end = min(written + step, len(entries))
+            if step == 1:
+                entry = entries[written]
+                connection.write_two(headers.header(entry_ids[written], len(entry)), entry)
+            else:
+                connection.write(headers.frames(entry_ids[written:end], entries[written:end]))
+            written = end
         size = connection.bytes_written - before
         if written:
             now_ms, done = self._log.clock_ms(), run if written == len(run) else run[:written]
@@ -339,3 +368,18 @@ class Delivery:
         else:
             self._channel.unreadable.read(offset)
             self.deliver(consumer)
+
+
+def _piece(entries: Sequence[bytes | memoryview]) -> int:
+    """How many of these entries are written together: one, unless they are small."""
+    size, count = sum(map(len, entries)), len(entries)
+    if size > _SMALL * count:
+        return 1
+    return count if size <= PIECE_BYTES else max(count * PIECE_BYTES // size, 1)
+
+
+def _less(offsets: Sequence[int], first: int) -> Sequence[int]:
+    """Entry ids of offsets in the ledger that begins at ``first``."""
+    if isinstance(offsets, range):
+        return range(offsets.start - first, offsets.stop - first)
+    return [offset - first for offset in offsets]
