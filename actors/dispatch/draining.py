@@ -43,14 +43,16 @@ class PendingHashes:
         """Whether no other consumer has un-acknowledged entries of the hash."""
         return self._owners.get(hashed, owner) == owner
 
-    def given(self, hashes: Sequence[int], owners: Sequence[int]) -> None:
+    def given(self, hashes: Sequence[int], owners: Sequence[int | None]) -> None:
         """Record that each of the ``owners`` got an entry of one of the hashes, in their order;
-        raises `InvariantViolation` if another consumer has some of it.
+        None got none. Raises `InvariantViolation` if another consumer has some of it.
 
         Call `may_take` first.
         """
         held_by, more = self._owners, self._more
         for hashed, owner in zip(hashes, owners, strict=True):
+            if owner is None:
+                continue
             if hashed not in held_by:
                 held_by[hashed] = owner
             elif held_by[hashed] == owner:

@@ -14,7 +14,7 @@ An un-acknowledged entry before `InFlightTracker.next_offset` is in exactly one 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from velaray.actors.dispatch.chunks import ChunkGroups
@@ -26,7 +26,7 @@ from velaray.actors.dispatch.sizes import EntryHashes, EntrySizes
 from velaray.actors.dispatch.suspects import Suspects, failed_of
 from velaray.actors.dispatch.unacked import UnackedLimits
 from velaray.actors.machine import require
-from velaray.actors.sets.entry_holdings import EntryHoldings
+from velaray.actors.sets.entry_holdings import EntryHoldings, places_of
 from velaray.actors.sets.holdings import Holding, Holdings
 from velaray.actors.sets.ranges import Range, RangeSet
 from velaray.actors.subscription.cursor import Cursor
@@ -388,26 +388,26 @@ class InFlightTracker:
         first: int,
         owners: Sequence[int | None],
         hashes: Sequence[int],
+        entries: Mapping[int | None, int],
         out: list[Delivery],
     ) -> None:
         """As `deliver_one`, of new entries of `are_alike` from ``first`` on, each to one of the
-        ``owners``; None delivers it to none. All of them are in one page of sizes."""
+        ``owners``; None delivers it to none. ``entries`` is their number by owner. All of them are
+        in one page of sizes."""
         sizes = self.sizes.run(first, first + len(owners))
         new, sent = _runs_of(first, owners, sizes)
         assert isinstance(self.held, EntryHoldings)
         self.held.give_each(first, owners)
-        given = [owner for owner in owners if owner is not None]
-        for owner, entries in Counter(given).items():
-            runs = sent[owner]
-            self._debit_all(self.consumers[owner], runs, entries, sizes[runs[-1][1] - 1 - first])
-        if len(given) == len(owners):
+        for owner, runs in sent.items():
+            last_debit = sizes[runs[-1][1] - 1 - first]
+            self._debit_all(self.consumers[owner], runs, entries[owner], last_debit)
+        if None not in entries:
             self._begin(first, first + len(owners))
         else:
             for run in new:
                 self._begin(run.first, run.end)
-            hashes = [hashed for hashed, at in zip(hashes, owners, strict=True) if at is not None]
         if self.pending is not None:
-            self.pending.given(hashes, given)
+            self.pending.given(hashes, owners)
         if out and new:
             last, run = out[-1], new[0]
             alike = not last.redelivery_count and last.ack_set is None
@@ -597,7 +597,8 @@ class InFlightTracker:
             else:
                 loose.append(part)
         single = sorted(single if len(set(single)) == len(single) else set(single))
-        owners = held.take_each(single)
+        places = places_of(single)
+        owners = held.take_each(places)
         for owner in set(owners):
             if owner is None:
                 nobody = zip(single, owners, strict=True)
@@ -606,9 +607,10 @@ class InFlightTracker:
             mine = single
             if len(owners) != owners.count(owner):
                 mine = [at for at, whose in zip(single, owners, strict=True) if whose == owner]
-            self._took_of(owner, mine, sum(self.sizes.of(mine)))
+                places = places_of(mine)
+            self._took_of(owner, mine, sum(self.sizes.of(places)))
             if self.pending is not None and self.hashes is not None:
-                self.pending.taken(self.hashes.of(mine))
+                self.pending.taken(self.hashes.of(places))
         return loose
 
     def _took(self, parts: Sequence[Holding[int]]) -> None:

@@ -306,13 +306,14 @@ class KeySharedDispatch:
         left, room_of_all = len(rooms), limits.room_of_all()
         holders: Mapping[int, int] = {} if self._pending is None else self._pending.owners
         takers = list(self._assignment().numbers_of(hashes))
+        entries = Counter(takers)
         if (
             queues.keys().isdisjoint(hashes)
             and list(map(holders.get, hashes, takers)) == takers
-            and _have_room(Counter(takers), max(sizes), rooms, room_of_all)
+            and _have_room(entries, max(sizes), rooms, room_of_all)
         ):
             in_flight.next_offset = first + len(hashes)
-            in_flight.deliver_each(first, takers, hashes, out)
+            in_flight.deliver_each(first, takers, hashes, entries, out)
             return
         owners: list[int | None] = []
         behind: list[int] = []
@@ -334,7 +335,7 @@ class KeySharedDispatch:
             if not space or not left:
                 break
         in_flight.next_offset = first + len(owners)
-        in_flight.deliver_each(first, owners, hashes[: len(owners)], out)
+        in_flight.deliver_each(first, owners, hashes[: len(owners)], Counter(owners), out)
         for offset in behind:
             in_flight.waiting.add(offset, offset + 1)
         for hashed in {hashes[offset - first] for offset in behind}:

@@ -12,7 +12,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
-PAGE = 1024
+from velaray.actors.sets.entry_holdings import PAGE, Places
+
 _SWEEP_AT = 64
 
 
@@ -60,17 +61,11 @@ class EntryNumbers:
             first = (number + 1) * PAGE
         return found
 
-    def of(self, offsets: Sequence[int]) -> list[int]:
-        """The numbers of single entries, ascending ones; 0 for those that aren't known."""
+    def of(self, places: Places) -> list[int]:
+        """The numbers of single entries, given by their places; 0 for those that aren't known."""
         found: list[int] = []
-        at = 0
-        while at < len(offsets):
-            number = offsets[at] // PAGE
-            base = number * PAGE
-            stop = bisect_left(offsets, base + PAGE, at)
-            page = self._pages.get(number, self._none)
-            found += [page[offset - base] for offset in offsets[at:stop]]
-            at = stop
+        for number, within in places:
+            found += map(self._pages.get(number, self._none).__getitem__, within)
         return found
 
     def drop(self, acked_before: int, next_unacked: Callable[[int], int]) -> None:

@@ -17,6 +17,22 @@ from velaray.actors.sets.ranges import Range
 
 PAGE = 1024
 
+Places = Sequence[tuple[int, Sequence[int]]]
+"""Offsets as pages, ascending, and places within these."""
+
+
+def places_of(offsets: Sequence[int]) -> Places:
+    """The places of ascending offsets."""
+    found = []
+    at = 0
+    while at < len(offsets):
+        number = offsets[at] // PAGE
+        base = number * PAGE
+        stop = bisect_left(offsets, base + PAGE, at)
+        found.append((number, [offset - base for offset in offsets[at:stop]]))
+        at = stop
+    return found
+
 
 class EntryHoldings:
     """Owners of offsets, at most one per offset; adjacent offsets of one owner are one holding."""
@@ -90,26 +106,20 @@ class EntryHoldings:
                 self._released(number, stop - at)
         return taken
 
-    def take_each(self, offsets: Sequence[int]) -> list[int | None]:
-        """Remove single offsets, ascending ones, from their owners; returns these owners, None for
-        an offset without one."""
+    def take_each(self, places: Places) -> list[int | None]:
+        """Remove single offsets, given by their places, from their owners; returns these owners,
+        None for an offset without one."""
         found: list[int | None] = []
-        at = 0
-        while at < len(offsets):
-            number = offsets[at] // PAGE
-            base = number * PAGE
-            stop = bisect_left(offsets, base + PAGE, at)
+        for number, within in places:
             page = self._pages.get(number)
             if page is None:
-                found += [None] * (stop - at)
-            else:
-                places = [offset - base for offset in offsets[at:stop]]
-                owners = list(map(page.__getitem__, places))
-                for place in places:
-                    page[place] = None
-                self._released(number, len(owners) - owners.count(None))
-                found += owners
-            at = stop
+                found += [None] * len(within)
+                continue
+            owners = list(map(page.__getitem__, within))
+            for at in within:
+                page[at] = None
+            self._released(number, len(owners) - owners.count(None))
+            found += owners
         return found
 
     def _released(self, number: int, count: int) -> None:

@@ -194,7 +194,10 @@ def _decide_ack(cursor: Cursor, command: Ack) -> Decision:
     if command.partial:
         partial = new_partials(cursor, command.partial)
         whole += [(offset, offset + 1) for offset, mask in partial if mask == 0]
-    new = cursor.unacked_of(whole if apart and not partial else normalized(whole))
+    if apart and not partial and whole and whole[0][0] >= cursor.acked_before:  # nearly always
+        new = cursor.beyond.missing_of(whole)
+    else:
+        new = cursor.unacked_of(normalized(whole))
     if partial:
         acked = RangeSet(new)
         partial = [(offset, mask) for offset, mask in partial if mask and offset not in acked]

@@ -95,7 +95,7 @@ def test_holdings_by_entry_answer_as_those_by_range(steps) -> None:
             elif owner is None:
                 offsets = range(first, end, 2)
                 taken = [runs.owner_of(offset) for offset in offsets]
-                assert entries.take_each(offsets) == taken
+                assert entries.take_each(entry_holdings.places_of(offsets)) == taken
                 for offset in offsets:
                     runs.take(offset, offset + 1)
             else:
