@@ -6,11 +6,12 @@ A scrape asks only running actors. It starts no actor and doesn't delay passivat
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -24,7 +25,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from velaray.admin.binding import Route
-from velaray.admin.http import actor_system_of
+from velaray.admin.http import ACTOR_SYSTEM
 from velaray.broker.actor_messages import Metrics
 from velaray.client.admin.operations import TEXT, Operation
 from velaray.events.ids import ActorKey, ActorKind
@@ -36,6 +37,11 @@ from velaray.topology.ray_process import resident_bytes
 from velaray.topology.rpc import RemoteError
 from velaray.topology.tls import server_tls
 from velaray.wire.guard import Usage, usage_of_process
+
+if TYPE_CHECKING:
+    from velaray.admin.otlp_metrics import MetricsExporter
+
+logger = logging.getLogger("velaray")
 
 ACTOR_S = 2.0
 """Time limit of one actor's answer."""
@@ -139,6 +145,36 @@ def of_proxy(cluster: str, lag: LoopLag) -> Iterator[Sample]:
     yield from of_connections(cluster, "proxy", usage_of_process())
 
 
+async def push_metrics(app: web.Application) -> AsyncIterator[None]:
+    """Export the metrics by OTLP while the application serves, if the cluster has an endpoint.
+
+    The proxy of the first node does it for the whole cluster.
+    """
+    config = app[ACTOR_SYSTEM].config
+    first = not config.nodes or config.nodes[0] == config.listen_host
+    if not (config.otlp_endpoint and first):
+        yield
+        return
+    from velaray.admin.otlp_metrics import MetricsExporter
+
+    exporter = MetricsExporter(config.otlp_endpoint, config.name)
+    pushing = asyncio.get_running_loop().create_task(_push(app, exporter, config.otlp_interval_s))
+    yield
+    pushing.cancel()
+    exporter.close()
+
+
+async def _push(app: web.Application, exporter: MetricsExporter, interval_s: float) -> None:
+    while True:
+        await asyncio.sleep(interval_s)
+        try:
+            samples = await scraped(app)
+        except TimeoutError:
+            logger.warning("no metrics were exported: the actors don't answer in time")
+            continue
+        await asyncio.to_thread(exporter.export, samples)
+
+
 async def measure_lag(app: web.Application) -> AsyncIterator[None]:
     """Measure the delay of the event loop while the application serves."""
     measuring = asyncio.get_running_loop().create_task(app[LOOP_LAG].measure())
@@ -166,16 +202,23 @@ async def _hosts(control: HostControl | None) -> list[HostStatus]:
     return []
 
 
-async def metrics(request: web.Request) -> web.Response:
-    """The metrics of every running actor; scrapes run one at a time."""
-    actor_system = actor_system_of(request)
-    async with asyncio.timeout(SCRAPE_S), request.app[SCRAPE_LOCK]:
+async def scraped(app: web.Application) -> list[Sample]:
+    """The samples of every running actor and of the processes; scrapes run one at a time.
+
+    Raises `TimeoutError`.
+    """
+    actor_system = app[ACTOR_SYSTEM]
+    async with asyncio.timeout(SCRAPE_S), app[SCRAPE_LOCK]:
         found = await actor_system.survey(Metrics, ACTOR_S)
         hosts = await _hosts(actor_system.host_control)
     config = actor_system.config
     samples = [*gathered(config.name, found), *of_hosts(config.name, hosts), *of_tls(config)]
-    samples += of_proxy(config.name, request.app[LOOP_LAG])
-    body = as_text(samples)
+    return [*samples, *of_proxy(config.name, app[LOOP_LAG])]
+
+
+async def metrics(request: web.Request) -> web.Response:
+    """The metrics in Prometheus's text format."""
+    body = as_text(await scraped(request.app))
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from velaray.admin.api import admin_app
 from velaray.admin.http import ACTOR_SYSTEM, MAX_BODY
-from velaray.admin.metrics import measure_lag
+from velaray.admin.metrics import measure_lag, push_metrics
 from velaray.console import (
     attention,
     audit,
@@ -59,6 +59,7 @@ def console_app(actor_system: ActorSystem) -> web.Application:
     app[_API] = admin_app(actor_system)
     # Here, and not for every REST interface: simulated processes have no such timer.
     app[_API].cleanup_ctx.append(measure_lag)
+    app[_API].cleanup_ctx.append(push_metrics)
     app.cleanup_ctx.append(_api)
     for module in _PAGES:
         for method, path, handler in module.ROUTES:

@@ -63,6 +63,8 @@ VALUES: Mapping[str, tuple[str, str, str]] = {
     "local": ("true", "false", "true"),
     "passivate_after_s": ("1", "2.5", "3"),
     "log_format": ("json", "console", "json"),
+    "otlp_endpoint": ("http://a:1", "https://b", "http://c"),
+    "otlp_interval_s": ("1", "2.5", "3"),
     "log_level": ("debug", "error", "warning"),
     "max_active_transactions": ("1", "2", "3"),
     "partition_sync": ("interval", "always", "interval"),

@@ -45,19 +45,20 @@ LAYERS: dict[str, Layer] = {
         ("events", "schemas", "wire"),
         (
             *("aiohttp", "annotated_types", "cryptography", "fastavro", "google", "numpy"),
-            *("pyarrow", "typing_extensions", "urllib3"),
+            *("opentelemetry", "pyarrow", "typing_extensions", "urllib3"),
         ),
     ),
     "topology": Layer(
-        _below("topology"), ("cryptography", "jwt", "msgpack", "msgspec", "ray", "structlog")
+        _below("topology"),
+        ("cryptography", "jwt", "msgpack", "msgspec", "opentelemetry", "ray", "structlog"),
     ),
     "broker": Layer(_below("broker"), ("google",)),
     "geo": Layer(_below("geo"), ("aiohttp", "google")),
     "admin": Layer(
         _below("admin"),
         (
-            *("aiohttp", "prometheus_client", "pydantic", "pydantic_core", "ray"),
-            "typing_extensions",
+            *("aiohttp", "opentelemetry", "prometheus_client", "pydantic", "pydantic_core"),
+            *("ray", "typing_extensions"),
         ),
     ),
     # multidict and yarl come with aiohttp: its requests consist of their types.

@@ -130,6 +130,9 @@ class ClusterConfig:
     process of more than ``memory_budget_mib`` (0: any) refuses look-ups, producers and consumers.
 
     ``log_format`` is the form of the processes' log lines, and ``log_level`` their least level.
+
+    ``otlp_endpoint`` is the URL of a collector of OpenTelemetry, which gets spans, and metrics
+    every ``otlp_interval_s`` seconds ("": none gets any).
     """
 
     data_dir: str
@@ -177,6 +180,8 @@ class ClusterConfig:
     memory_budget_mib: int = 0
     log_format: LogFormat = LogFormat.CONSOLE
     log_level: LogLevel = LogLevel.INFO
+    otlp_endpoint: str = ""
+    otlp_interval_s: float = 60.0
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be sent to another process: a `velaray.topology.sent_config.SentConfig` is."""

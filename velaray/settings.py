@@ -135,6 +135,15 @@ def _issuer(given: str) -> str:
     return given
 
 
+def _http_url(given: str) -> str:
+    """A URL of HTTP, or nothing."""
+    if given:
+        where = urlsplit(given)
+        if where.scheme not in ("http", "https") or not where.hostname:
+            raise ValueError("write http://host:port or https://host:port")
+    return given
+
+
 def _port_range(given: Any) -> Any:
     """The two ports of FIRST-LAST."""
     if not isinstance(given, str):
@@ -581,6 +590,27 @@ class ClusterSettings(BaseModel):
         LogLevel,
         About(PROCESSES, "Least level of the log lines that are written."),
     ] = LogLevel.INFO
+    otlp_endpoint: Annotated[
+        str,
+        AfterValidator(_http_url),
+        About(
+            PROCESSES,
+            "URL of a collector of OpenTelemetry, without a path: it gets traces and metrics by "
+            "OTLP over HTTP. Needs velaray[otel] on all nodes.",
+            metavar="URL",
+            form="the URL of a collector, http://host:port or https://host:port",
+            unset="no traces, and metrics in /metrics only",
+        ),
+    ] = ""
+    otlp_interval_s: Annotated[
+        float,
+        About(
+            PROCESSES,
+            "Time between two exports of metrics to --otlp-endpoint.",
+            option="--otlp-interval",
+            unit="seconds",
+        ),
+    ] = Field(default=60.0, gt=0, allow_inf_nan=False)
     max_active_transactions: Annotated[
         int,
         About(

@@ -54,6 +54,7 @@ from velaray.topology.ports import PortUnavailable, hold_ports
 from velaray.topology.replication_keys import check_replication_keys
 from velaray.topology.sent_config import SECRETS
 from velaray.topology.stores import is_object_store, open_store
+from velaray.topology.telemetry import TelemetryMissing, check_installed
 from velaray.topology.tls import check_files
 from velaray.topology.tls_settings import ClientAuth, TlsSettings
 from velaray.topology.token_keys import check_token_keys
@@ -98,6 +99,8 @@ class ClusterOptions(TypedDict, total=False):
     compaction_retain_null_key: bool
     log_format: str
     log_level: str
+    otlp_endpoint: str
+    otlp_interval_s: float
     max_active_transactions: int
     undelete_s: float
     deletion_retry_s: float
@@ -155,8 +158,14 @@ def configured(data_dir: str, settings: ClusterSettings) -> ClusterConfig:
     Raises `KeyFileError` for a file without a usable key, `ValueError` for a weak secret of
     replication, `UnsafeBindingError` if the address isn't loopback and no token is configured,
     `UnreachableAddressError` if clients would be sent to 0.0.0.0, `NoAddressError` if this node has
-    no address in the network, `ClusterError` if there is no free port.
+    no address in the network, `ClusterError` if there is no free port, or if OpenTelemetry's
+    packages are missing.
     """
+    if settings.otlp_endpoint:
+        try:
+            check_installed()
+        except TelemetryMissing as error:
+            raise ClusterError(str(error)) from error
     values: dict[str, Any] = {key: getattr(settings, key) for key in _SAME}
     values["auth"] = auth = _auth(settings)
     values |= _replication_keys(settings.replication_secret)

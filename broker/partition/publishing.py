@@ -32,6 +32,7 @@ from velaray.events.ids import ActorKey, TransactionId
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.config import ClusterConfig
 from velaray.topology.flow import Flow
+from velaray.topology.telemetry import store_spans
 from velaray.wire.commands import Send
 from velaray.wire.connection import WireConnection
 from velaray.wire.messages import delivery_time, key_hash, read_metadata
@@ -88,6 +89,7 @@ class Publishing:
         self._paused: set[WireConnection] = set()
         self._rate: PublishRate | None = None
         self._throttling: asyncio.TimerHandle | None = None
+        self._spans = store_spans(partition.config, str(partition.key.topic_name))
 
     # -- producers -----------------------------------------------------------------
 
@@ -153,10 +155,14 @@ class Publishing:
         """As `publish`, given the command and the delivery time in milliseconds (0: at once)."""
         chunk = command.chunk
         uuid = chunk.uuid if chunk is not None else ""
-        release = partial(self._published, producer, send, entry, uuid)
+        release: Callable[[Any, tuple[Any, ...]], None] = partial(
+            self._published, producer, send, entry, uuid
+        )
         if deliver_at:
             self._delay(command, deliver_at, entry)
             release = partial(self._published_later, command, release)
+        if self._spans is not None:
+            release = self._spans.watch(entry, release)
         self._partition.runtime.submit(command, release)
         self.pending_bytes += len(entry)
         if self._rate is not None:

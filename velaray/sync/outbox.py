@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Iterator
+from contextvars import Context, copy_context
 from typing import Any, NamedTuple
 
 from velaray.client.batcher import Done, PackedBatch
@@ -35,6 +36,8 @@ class Item(NamedTuple):
     done: Done
     urgent: bool
     txn: Transaction | None = None
+    context: Context | None = None
+    """The context variables of the caller, which interceptors see."""
 
 
 class _Batch(Shipment):
@@ -71,6 +74,7 @@ class Outbox:
         self.closed = False
         self._thread = thread
         self._producer = producer
+        self._keeps_context = bool(options.interceptors)
         self._block = options.block_if_queue_full
         self._delay = options.batching_max_publish_delay_ms / 1000
         self._max_messages = options.batching_max_messages
@@ -133,6 +137,8 @@ class Outbox:
 
     def put(self, item: Item) -> None:
         """Enqueue one message of any kind. Raises as `add`."""
+        if self._keeps_context:
+            item = item._replace(context=copy_context())
         with self._lock:
             if self._in_flight >= self._limit or self.closed:
                 self._wait_for_room()
@@ -268,6 +274,12 @@ class Outbox:
             await asyncio.sleep(0)
 
     def _submit(self, item: Item) -> None:
+        if item.context is None:
+            self._submit_here(item)
+        else:
+            item.context.run(self._submit_here, item)
+
+    def _submit_here(self, item: Item) -> None:
         if item.txn is not None:
             self._producer.submit_in(item.txn, item.message, item.done, item.urgent)
             return
