@@ -42,7 +42,7 @@ raises."""
 class _Tail:
     """The newest entries of one partition, from offset ``start`` on."""
 
-    __slots__ = ("bytes", "closed", "dropped", "entries", "start")
+    __slots__ = ("bytes", "closed", "dropped", "entries", "places", "start")
 
     def __init__(self, start: int) -> None:
         # A list, since access to the middle of a deque is slow. Dropped entries leave empty places
@@ -51,6 +51,7 @@ class _Tail:
         self.dropped = 0
         self.start = start
         self.bytes = 0
+        self.places = 0  # in the order of `TailMemory`
         self.closed = False
 
     def __len__(self) -> int:
@@ -60,23 +61,40 @@ class _Tail:
     def memory(self) -> int:
         return self.bytes + len(self) * ENTRY_BYTES
 
-    def drop_oldest(self) -> int:
-        """Returns the bytes of memory that this frees."""
-        oldest = self.entries[self.dropped]
-        assert oldest is not None
-        self.bytes -= len(oldest.data)
-        self.start += 1
-        self.entries[self.dropped] = None
-        self.dropped += 1
-        if self.dropped * 2 > len(self.entries):
-            del self.entries[: self.dropped]
+    def drop_oldest(self, most: int, excess: int) -> tuple[int, int]:
+        """Drop entries until they had ``excess`` bytes of memory, at most ``most``; returns their
+        number and bytes of memory."""
+        entries, at, freed = self.entries, self.dropped, 0
+        end = at + most
+        while at < end and freed < excess:
+            oldest = entries[at]
+            assert oldest is not None
+            freed += len(oldest.data) + ENTRY_BYTES
+            entries[at] = None
+            at += 1
+        count = at - self.dropped
+        self.bytes -= freed - count * ENTRY_BYTES
+        self.start += count
+        self.dropped = at
+        if at * 2 > len(entries):
+            del entries[:at]
             self.dropped = 0
-        return len(oldest.data) + ENTRY_BYTES
+        return count, freed
 
     def close(self) -> None:
         self.start += len(self)
         self.entries, self.dropped, self.bytes = [], 0, 0
         self.closed = True
+
+
+class _Place:
+    """Entries of one partition that follow each other in the order of all entries of a host."""
+
+    __slots__ = ("entries", "tail")
+
+    def __init__(self, tail: _Tail) -> None:
+        self.tail = tail
+        self.entries = 0
 
 
 class TailMemory:
@@ -86,7 +104,7 @@ class TailMemory:
         self.used = 0
         """Bytes of memory of all entries."""
         self._budget = budget
-        self._order: deque[_Tail] = deque()  # one place for each entry, oldest first
+        self._order: deque[_Place] = deque()  # oldest first
         self._void = 0  # the places of closed tails
 
     def append(self, tail: _Tail, entry: CachedEntry) -> None:
@@ -96,24 +114,53 @@ class TailMemory:
         tail.bytes += size
         if tail.closed:
             return
-        self.used += size + ENTRY_BYTES
-        self._order.append(tail)
-        while self.used > self._budget and len(self._order) > 1:
-            oldest = self._order.popleft()
-            if oldest.closed:
+        self._add(tail, 1, size + ENTRY_BYTES)
+
+    def append_run(self, tail: _Tail, entries: Sequence[CachedEntry], size: int) -> None:
+        """Add entries with ``size`` bytes, and drop the oldest ones beyond the budget."""
+        tail.entries += entries
+        tail.bytes += size
+        if not tail.closed:
+            self._add(tail, len(entries), size + len(entries) * ENTRY_BYTES)
+
+    def _add(self, tail: _Tail, entries: int, memory: int) -> None:
+        order = self._order
+        if not order or order[-1].tail is not tail:
+            order.append(_Place(tail))
+            tail.places += 1
+        order[-1].entries += entries
+        self.used += memory
+        if self.used > self._budget:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        """Drop the oldest entries beyond the budget, but not the newest of all."""
+        order = self._order
+        while self.used > self._budget:
+            oldest = order[0]
+            tail, most = oldest.tail, oldest.entries - (len(order) == 1)
+            if tail.closed:
+                order.popleft()
                 self._void -= 1
-            else:
-                self.used -= oldest.drop_oldest()
+                continue
+            if not most:
+                return
+            count, freed = tail.drop_oldest(most, self.used - self._budget)
+            self.used -= freed
+            oldest.entries -= count
+            if not oldest.entries:
+                order.popleft()
+                tail.places -= 1
 
     def close(self, tail: _Tail) -> None:
         """Drop all entries of a tail."""
         if tail.closed:
             return
         self.used -= tail.memory
-        self._void += len(tail)
+        self._void += tail.places
         tail.close()
         if self._void * 2 > len(self._order):
-            self._order = deque(each for each in self._order if not each.closed)
+            self._order = deque(each for each in self._order if not each.tail.closed)
             self._void = 0
 
     def stop(self) -> None:
@@ -156,6 +203,10 @@ class EntryCache:
     def append(self, entry: CachedEntry) -> None:
         """Add the newest durable entry."""
         self._memory.append(self._tail, entry)
+
+    def append_run(self, entries: Sequence[CachedEntry], size: int) -> None:
+        """Add the newest durable entries, which have ``size`` bytes."""
+        self._memory.append_run(self._tail, entries, size)
 
     def close(self) -> None:
         """Release the memory of the tail cache."""
