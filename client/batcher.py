@@ -18,7 +18,7 @@ from velaray.events.ids import TransactionId
 from velaray.schemas import SchemaInfo
 from velaray.wire.batches import plain_head
 from velaray.wire.compression import Compression, compress
-from velaray.wire.frames import ENTRY_HEADER_SIZE
+from velaray.wire.entries import ENTRY_HEADER_SIZE
 from velaray.wire.messages import build_entry, open_entry
 from velaray.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 from velaray.wire.schemas import NO_VERSION

@@ -285,22 +285,23 @@ def decode_message(data: bytearray, start: int, end: int) -> Message:
 
 def _decode_position(data: bytearray, at: int, end: int) -> tuple[int, int, int] | None:
     # Ledger id, entry id and partition of a position that ends at `end`; None if unusual.
-    ledger_id, at = _long_varint(data, at, end)
+    ledger_id, at = varint_within(data, at, end)
     if ledger_id < 0 or at == end or data[at] != 16:
         return None
-    entry_id, at = _long_varint(data, at + 1, end)
+    entry_id, at = varint_within(data, at + 1, end)
     if at == end and entry_id >= 0:
         return ledger_id, entry_id, -1
     if entry_id < 0 or data[at] != 24:
         return None
-    partition, at = _long_varint(data, at + 1, end)
+    partition, at = varint_within(data, at + 1, end)
     if at != end or not 0 <= partition < 1 << 31:
         return None
     return ledger_id, entry_id, partition
 
 
-def _long_varint(data: bytearray, at: int, end: int) -> tuple[int, int]:
-    # Up to 63 bits; (-1, at) if it is longer or ends early.
+def varint_within(data: bytearray, at: int, end: int) -> tuple[int, int]:
+    """The varint at ``data[at]`` and the index after it; (-1, ...) if it has more than 63 bits or
+    doesn't end before ``end``."""
     number = shift = 0
     while at < end and shift < 63:
         byte = data[at]
@@ -339,18 +340,19 @@ def send_receipt(
     sequence = varint(sequence_id)
     entry = varint(entry_id)
     if highest_sequence_id is None:
-        before, between = _around(producer_id, ledger_id, len(sequence), len(entry), 0)
+        before, between = around_ids(producer_id, ledger_id, len(sequence), len(entry), 0)
         return before + sequence + between + entry
     highest = b"\x20" + varint(highest_sequence_id)
-    before, between = _around(producer_id, ledger_id, len(sequence), len(entry), len(highest))
+    before, between = around_ids(producer_id, ledger_id, len(sequence), len(entry), len(highest))
     return before + sequence + between + entry + highest
 
 
 @lru_cache(maxsize=4096)
-def _around(
+def around_ids(
     producer_id: int, ledger_id: int, sequence_size: int, entry_size: int, highest_size: int
 ) -> tuple[bytes, bytes]:
-    # The bytes before and between the sequence id and the entry id of a receipt.
+    """The bytes of a SEND_RECEIPT before and between its sequence id and its entry id, given the
+    sizes of both and of what follows them."""
     producer = _field_one(producer_id)
     ledger = _field_one(ledger_id)
     position_size = len(ledger) + 1 + entry_size

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from google.protobuf.message import Message as ProtobufMessage
 
 from velaray.wire import pulsar_pb2 as pb
-from velaray.wire.commands import Command, command
+from velaray.wire.commands import Command, Send, command
 from velaray.wire.errors import (
     CorruptEntryError,
     FrameError,
@@ -22,6 +22,7 @@ from velaray.wire.errors import (
 )
 from velaray.wire.frames import MAX_MESSAGE_SIZE, FrameParser
 from velaray.wire.guard import ConnectionGuard, address_of
+from velaray.wire.send_runs import SendRun
 
 KEEP_ALIVE = 30.0
 """Seconds of silence before a PING, and again before the connection is given up."""
@@ -92,6 +93,16 @@ class ConnectionHandler(Protocol):
         closed."""
 
 
+@runtime_checkable
+class RunHandler(ConnectionHandler, Protocol):
+    """A handler that takes SENDs by the run."""
+
+    def on_sends(self, connection: WireConnection, run: SendRun) -> bool:
+        """Handle a run of SENDs at once, as `on_frame` would one by one; or return False, having
+        done nothing: then each of them goes to `on_frame`."""
+        ...
+
+
 class WireConnection(asyncio.BufferedProtocol):
     """Frames in and out of one socket, with keep-alive and bounded memory.
 
@@ -123,6 +134,7 @@ class WireConnection(asyncio.BufferedProtocol):
         guard: ConnectionGuard | None = None,
     ) -> None:
         self.handler = handler
+        self._run_handler = handler if isinstance(handler, RunHandler) else None
         self.peer = ""
         self.writable = False
         self.closed = False
@@ -325,10 +337,14 @@ class WireConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _handle_frames(self) -> None:
-        next_frame = self._parser.next_frame
+        parser, runs = self._parser, self._run_handler
         while self.writable and not self._pauses and not self.closed:
+            if runs is not None and self._established and (run := parser.next_run()) is not None:
+                if not runs.on_sends(self, run):
+                    self._handle_one_by_one(run)
+                continue
             try:
-                frame = next_frame()
+                frame = parser.next_frame()
             except CorruptEntryError as error:
                 self.handler.on_corrupt_entry(self, error)
                 continue
@@ -344,6 +360,16 @@ class WireConnection(asyncio.BufferedProtocol):
                 self.write(_PONG)
             elif type(received) is not pb.CommandPong:
                 self.handler.on_frame(self, received, entry)
+
+    def _handle_one_by_one(self, run: SendRun) -> None:
+        producer_id, sequence_id, messages, *_ = run
+        for done, entry in enumerate(run.entries):
+            if self.closed:
+                return
+            if not self.writable or self._pauses:
+                self._parser.put_back(done)
+                return
+            self.handler.on_frame(self, Send(producer_id, sequence_id + done, messages), entry)
 
     def _refuse(self, error: FrameError) -> None:
         request_id = error.request_id if isinstance(error, MalformedCommandError) else None

@@ -23,12 +23,14 @@ from velaray.wire.commands import (
     decode_message,
     decode_send,
 )
+from velaray.wire.entries import CHECKSUM_MAGIC, ENTRY_HEADER_SIZE
 from velaray.wire.errors import (
     CorruptEntryError,
     FrameTooLargeError,
     MalformedCommandError,
     TruncatedFrameError,
 )
+from velaray.wire.send_runs import SendRun, read_run
 
 MAX_MESSAGE_SIZE = 5 * 1024 * 1024
 """The largest entry, in bytes, that a server accepts unless configured otherwise."""
@@ -36,10 +38,6 @@ MAX_MESSAGE_SIZE = 5 * 1024 * 1024
 FRAME_PADDING = 10 * 1024
 """The bytes of a frame beyond the largest entry."""
 
-ENTRY_HEADER_SIZE = 10
-"""Magic, checksum and metadata size: where the metadata of an entry begins."""
-
-CHECKSUM_MAGIC = 0x0E01
 BROKER_METADATA_MAGIC = 0x0E02
 
 _FRAME_HEAD = Struct(">IIH")
@@ -111,7 +109,17 @@ class FrameParser:
     1 MiB. ``resized`` is called with each new size.
     """
 
-    __slots__ = ("_buffer", "_end", "_filled", "_limit", "_needed", "_resized", "_start", "_view")
+    __slots__ = (
+        "_buffer",
+        "_end",
+        "_filled",
+        "_limit",
+        "_needed",
+        "_resized",
+        "_run_at",
+        "_start",
+        "_view",
+    )
 
     def __init__(
         self,
@@ -120,7 +128,7 @@ class FrameParser:
     ) -> None:
         self._limit = max_message_size + FRAME_PADDING
         self._resized = resized
-        self._start = self._end = 0
+        self._start = self._end = self._run_at = 0
         self._needed = 0
         self._filled = False
         self._buffer = bytearray()
@@ -241,6 +249,25 @@ class FrameParser:
             ):
                 return _new_tuple(Frame, (command, bytes(self._view[entry_start:end])))
         return Frame(command, check_entry(self._view[entry_start:end], command))
+
+    def next_run(self) -> SendRun | None:
+        """The SENDs that come next, if several that are alike follow each other; or else None: call
+        `next_frame`. A run of one is possible."""
+        found = read_run(self._buffer, self._view, self._start, self._end, self._limit)
+        if found is None:
+            return None
+        self._run_at = self._start
+        self._needed = 0
+        run, self._start = found
+        return run
+
+    def put_back(self, kept: int) -> None:
+        """Return the last run, except its first ``kept`` frames: they are the next frames again.
+        Nothing was put in or taken out since `next_run`."""
+        at = self._run_at
+        for _ in range(kept):
+            at += 4 + _SIZE.unpack_from(self._buffer, at)[0]
+        self._start = at
 
     def _judge_sizes(self, available: int) -> None:
         # Sizes are checked at once: an impossible frame isn't waited for.

@@ -16,16 +16,14 @@ from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
 from velaray.wire.batches import BatchLayout
+from velaray.wire.entries import CHECKSUM_MAGIC, DELIVER_AT_TIME, ENTRY_HEADER_SIZE
 from velaray.wire.errors import MalformedEntryError
-from velaray.wire.frames import CHECKSUM_MAGIC, ENTRY_HEADER_SIZE
 from velaray.wire.hashing import sticky_hash
 from velaray.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 
 _ENTRY_HEAD = Struct(">HII")
 _ENTRY_PREFIX = Struct(">HI")
 _SIZE = Struct(">I")
-_DELIVER_AT_TIME = bytes((19 << 3 & 0x7F | 0x80, 19 >> 4))
-"""The tag of that field of the metadata; other fields may hold these bytes, too."""
 
 Buffer = bytes | memoryview
 
@@ -136,7 +134,7 @@ def delivery_time(entry: bytes) -> int:
     if len(entry) < ENTRY_HEADER_SIZE:
         return 0
     size = _ENTRY_HEAD.unpack_from(entry)[2]
-    if entry.find(_DELIVER_AT_TIME, ENTRY_HEADER_SIZE, ENTRY_HEADER_SIZE + size) < 0:
+    if entry.find(DELIVER_AT_TIME, ENTRY_HEADER_SIZE, ENTRY_HEADER_SIZE + size) < 0:
         return 0
     try:
         return max(read_metadata(entry).deliver_at_time, 0)

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from velaray.events.ids import INT64_MAX
 from velaray.wire.commands import Send
-from velaray.wire.frames import ENTRY_HEADER_SIZE
+from velaray.wire.entries import ENTRY_HEADER_SIZE
 from velaray.wire.limits import MAX_BATCH
 from velaray.wire.pulsar_pb2 import MessageMetadata
 

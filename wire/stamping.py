@@ -7,8 +7,8 @@ from enum import StrEnum
 from functools import lru_cache
 
 from velaray.events.ids import Position, TransactionId
+from velaray.wire.entries import ENTRY_HEADER_SIZE
 from velaray.wire.errors import MalformedEntryError
-from velaray.wire.frames import ENTRY_HEADER_SIZE
 from velaray.wire.messages import build_entry, join_entry, open_entry
 from velaray.wire.pulsar_pb2 import MessageMetadata
 from velaray.wire.replication import SOURCE_POSITION

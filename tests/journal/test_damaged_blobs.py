@@ -23,7 +23,8 @@ from velaray.journal.errors import CorruptJournal
 from velaray.journal.journal import Journal
 from velaray.journal.replay import replay
 from velaray.journal.store import Buffer
-from velaray.wire.frames import CHECKSUM_MAGIC, seal_entry
+from velaray.wire.entries import CHECKSUM_MAGIC
+from velaray.wire.frames import seal_entry
 
 EVENTS = [b"event-%d" % number for number in range(6)]
 BLOBS = [seal_entry(b"\0\0\0\0" + b"%d" % number * 8) for number in range(5)]
