@@ -23,7 +23,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from google.protobuf.message import Message
 
@@ -75,6 +75,23 @@ class Decision:
     reply: Any = None
     effects: tuple[Any, ...] = ()
     blob: bytes | memoryview | None = None
+
+
+class EventRun(Protocol):
+    """Events that are alike, as one value."""
+
+    def encode(self) -> list[bytes]:
+        """The byte form of each event, as `velaray.events.codec.encode` returns it."""
+        ...
+
+
+class RunDecision(NamedTuple):
+    """The outcome of a run of commands: one event each, stored with one blob each, and one reply to
+    all."""
+
+    events: EventRun
+    reply: Any
+    blobs: Sequence[bytes]
 
 
 def refuse(reason: Reason, message: str) -> Decision:
@@ -142,6 +159,20 @@ class Machine(Protocol[StateT]):
 
     def restore(self, segments: Mapping[str, bytes]) -> StateT:
         """The state whose snapshot is ``segments``."""
+        ...
+
+
+@runtime_checkable
+class RunMachine(Protocol[StateContra]):
+    """A machine that decides runs of commands at once."""
+
+    def decide_run(self, state: StateContra, run: Any, now_ms: int) -> RunDecision | None:
+        """The decisions on the commands of a run, one after the other; reads only. None: the host
+        must submit each by itself."""
+        ...
+
+    def evolve_run(self, state: StateContra, events: Any) -> None:
+        """Apply the events of a run to ``state``, in place."""
         ...
 
 

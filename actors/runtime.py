@@ -39,9 +39,11 @@ from google.protobuf.message import Message
 
 from velaray.actors.machine import (
     ColdSegment,
+    EventRun,
     Machine,
     Reason,
     Refusal,
+    RunMachine,
     SegmentKeeper,
     SegmentLoader,
     StateT,
@@ -53,6 +55,7 @@ from velaray.events.ids import ActorKey
 from velaray.events.portable import PortableError
 from velaray.events.segments import Segment, StoredSegment
 from velaray.journal.errors import CorruptJournal, JournalError, Misuse, StorageFull
+from velaray.journal.frames import Record, RecordRun
 from velaray.journal.journal import Journal, JournalSettings
 from velaray.journal.recovery import Recovered
 from velaray.journal.store import LedgerStore
@@ -114,8 +117,9 @@ class Stopped(RuntimeFault):
 class SpoiledState(RuntimeFault):
     """``evolve`` raised on an event that ``decide`` had produced; the state is unusable."""
 
-    def __init__(self, actor: str, event: Message) -> None:
-        super().__init__(f"{actor}: evolve raised on {type(event).__name__}")
+    def __init__(self, actor: str, event: str) -> None:
+        """``event`` is the name of its type."""
+        super().__init__(f"{actor}: evolve raised on {event}")
 
 
 class UnclaimedEffects(RuntimeFault):
@@ -152,7 +156,7 @@ class Stats:
 class _Batch(NamedTuple):
     """The records of one frame, and the releases after it."""
 
-    records: list[tuple[bytes, Blob | None]]
+    records: list[Record | RecordRun]
     waiting: list[tuple[Release, Any, tuple[Any, ...]]]
     size: int
 
@@ -164,6 +168,20 @@ class _Repeatable:
 
     def __init__(self, command: Any, release: Release) -> None:
         self.command = command
+        self.release = release
+
+    def __call__(self, reply: Any, effects: tuple[Any, ...]) -> None:
+        """Release."""
+        self.release(reply, effects)
+
+
+class _RunRelease:
+    """The release of a run of commands."""
+
+    __slots__ = ("commands", "release")
+
+    def __init__(self, commands: int, release: Release) -> None:
+        self.commands = commands
         self.release = release
 
     def __call__(self, reply: Any, effects: tuple[Any, ...]) -> None:
@@ -188,9 +206,11 @@ class VolatileJournal:
         self._staged += 1
         return self._staged - 1
 
-    def stage_all(self, records: Sequence[tuple[bytes, Blob | None]]) -> None:
-        """Count records."""
-        self._staged += len(records)
+    def stage_all(self, records: Sequence[Record | RecordRun]) -> int:
+        """Count records; returns their number."""
+        count = sum(len(each.events) if type(each) is RecordRun else 1 for each in records)
+        self._staged += count
+        return count
 
     async def commit(self) -> int:
         """Return the last sequence."""
@@ -270,6 +290,7 @@ class Runtime(Generic[StateT]):
         "_replayed",
         "_roll_asked",
         "_rolls",
+        "_runs",
         "_staged",
         "_staged_bytes",
         "_state",
@@ -298,6 +319,7 @@ class Runtime(Generic[StateT]):
         self._machine = machine
         self._keeper = machine if isinstance(machine, SegmentKeeper) else None
         self._loader = machine if isinstance(machine, SegmentLoader) else None
+        self._runs = machine if isinstance(machine, RunMachine) else None
         self._journal = journal
         self._actor = actor
         self._clock_ms = clock_ms
@@ -307,7 +329,7 @@ class Runtime(Generic[StateT]):
         self._opened: LedgerOpened | None = None
         # Records and releases, in three stages: still collected; enough for a commit of their own,
         # oldest first; in the running commit.
-        self._staged: list[tuple[bytes, Blob | None]] = []
+        self._staged: list[Record | RecordRun] = []
         self._staged_bytes = 0
         self._waiting: list[tuple[Release, Any, tuple[Any, ...]]] = []
         self._frame_bytes = JournalSettings().frame_bytes
@@ -318,10 +340,9 @@ class Runtime(Generic[StateT]):
         # Commands to decide later: during a roll-over or a rebuild (then they are held), or when
         # the segments are loaded that the first of them needs.
         self._parked: deque[tuple[Any, Release]] | None = None
-        self._held = False
+        self._held = self._rebuilding = False
         self._loading: asyncio.Task[None] | None = None
         self._cold = False  # whether a stored segment may not be in memory
-        self._rebuilding = False
         # While the disk is full: the error, and the one command that is tried, the time of its
         # decision, and its events.
         self._full: StorageFull | None = None
@@ -466,6 +487,36 @@ class Runtime(Generic[StateT]):
             self._decide(command, release, self._clock_ms())
         else:
             self._decide_or_park(command, release)
+
+    def submit_run(self, run: Any, commands: int, release: Release) -> bool:
+        """Decide a run of commands at once, as `submit` would one by one; ``release`` is called
+        once, with the reply to all or with the `Refusal` of each. The blobs are those of the
+        decision.
+
+        Returns false, and nothing happens, if they must be submitted one by one: because the
+        machine can't decide them as a run, or because a decision would be postponed, or tried on a
+        full disk. Raises as `submit`.
+        """
+        if self._error is not None or self._closing:
+            raise Stopped(self._actor, self._error) from self._error
+        machine = self._runs
+        postponed = self._parked is not None or self._cold or self._full is not None
+        if machine is None or postponed or self.on_applied is not None:
+            return False
+        decision = machine.decide_run(self._state, run, self._clock_ms())
+        if decision is None:
+            return False
+        events, reply, blobs = decision
+        encoded = events.encode()
+        self._commands += commands
+        self._evolve_run(machine, events)
+        self._staged.append(RecordRun(encoded, blobs))
+        self._staged_bytes += sum(map(len, encoded)) + sum(map(len, blobs))
+        self._waiting.append((_RunRelease(commands, release), reply, ()))
+        if self._staged_bytes >= self._frame_bytes:
+            self._queue()
+        self._wake.set()
+        return True
 
     @property
     def puts_off(self) -> bool:
@@ -710,7 +761,16 @@ class Runtime(Generic[StateT]):
             spoilt = None
         finally:
             if spoilt is not None:
-                self._fail(SpoiledState(self._actor, spoilt))
+                self._fail(SpoiledState(self._actor, type(spoilt).__name__))
+
+    def _evolve_run(self, machine: RunMachine[StateT], events: EventRun) -> None:
+        evolved = False
+        try:
+            machine.evolve_run(self._state, events)
+            evolved = True
+        finally:
+            if not evolved:
+                self._fail(SpoiledState(self._actor, type(events).__name__))
 
     def _stage(self, records: list[bytes], blob: Blob | None) -> None:
         last = records.pop()
@@ -824,16 +884,16 @@ class Runtime(Generic[StateT]):
         if written:
             if self._opened:
                 self._journal.stage(encode(self._opened))
-            self._journal.stage_all(staged)
+            records = self._journal.stage_all(staged)
             loop = asyncio.get_running_loop()
             began = loop.time()
             await self._journal.commit()
             took = loop.time() - began
             self._commit_s += took
-            self._latency[bisect_left(LATENCY_CLASSES_S, took)] += len(staged)
-            self._latency_s += took * len(staged)
+            self._latency[bisect_left(LATENCY_CLASSES_S, took)] += records
+            self._latency_s += took * records
             self._commits += 1
-            self._events += len(staged) + (self._opened is not None)
+            self._events += records + (self._opened is not None)
             self._bytes += self._flushing_bytes
             self._flushing_bytes = 0
             self._opened = None
@@ -1022,7 +1082,7 @@ class Runtime(Generic[StateT]):
         self._replayed += len(recovered.records)
 
     def _refuse(self, release: Release) -> None:
-        self._refused_full += 1
+        self._refused_full += release.commands if isinstance(release, _RunRelease) else 1
         assert self._full is not None
         release(Refusal(Reason.STORAGE_FULL, self._full.told), ())
 

@@ -7,6 +7,8 @@ without building the envelope, since that would copy every event once more.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from google.protobuf.message import DecodeError, Message
 
 from velaray.events import events_pb2
@@ -95,6 +97,18 @@ def encode(event: Message) -> bytes:
         body = event.SerializeToString()  # the same bytes, without an argument to read
     size = len(body)
     return tag + (_SHORT[size] if size < len(_SHORT) else _varint(size)) + body
+
+
+def encode_run(
+    kind: type[Message], before: bytes, different: Sequence[bytes], after: bytes
+) -> list[bytes]:
+    """The byte forms of events of one kind that differ in a part of their bytes only.
+
+    ``before`` and ``after`` are the bytes of the fields around that part.
+    """
+    tag, common = _TAGS[kind], len(before) + len(after)
+    heads = {size: tag + _varint(common + size) + before for size in set(map(len, different))}
+    return [heads[len(each)] + each + after for each in different]
 
 
 def decode(raw: bytes) -> Message:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, final
 
 import msgpack
 from crc32c import crc32c
@@ -332,15 +332,42 @@ def find_later(salt: bytes, base: int, raw: bytes, sequence: int, at_least: int)
     return None
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class RecordRun:
+    """Consecutive records with blobs, none of them `LARGE`."""
+
+    events: Sequence[bytes]
+    blobs: Sequence[bytes]
+
+
+Record = tuple[bytes, Buffer | None]
+"""An event and its blob, if any."""
+
+
+def _lengths(run: RecordRun) -> list[bytes]:
+    return list(map(_pack_lengths, map(len, run.events), map(len, run.blobs)))
+
+
 def stage_records(
-    parts: list[Buffer], records: Iterable[tuple[bytes, Buffer | None]]
+    parts: list[Buffer], records: Iterable[Record | RecordRun]
 ) -> tuple[int, int, bool]:
     """Add records to ``parts``; return their number, the number of those with a blob, and whether a
     blob is `LARGE`."""
     count = entries = 0
     large = False
     append = parts.append
-    for event, blob in records:
+    for record in records:
+        if type(record) is RecordRun:
+            run: list[Buffer] = [b""] * (3 * len(record.events))
+            run[0::3] = _lengths(record)
+            run[1::3] = record.events
+            run[2::3] = record.blobs
+            parts += run
+            count += len(record.events)
+            entries += len(record.events)
+            continue
+        event, blob = record
         count += 1
         if blob is None:
             append(_pack_lengths(len(event), NO_BLOB))
@@ -357,12 +384,21 @@ def stage_records(
 
 
 def stage_apart(
-    parts: list[Buffer], blobs: list[Buffer], records: Iterable[tuple[bytes, Buffer | None]]
+    parts: list[Buffer], blobs: list[Buffer], records: Iterable[Record | RecordRun]
 ) -> tuple[int, int]:
     """Add the lengths and events of records to ``parts``, and their blobs to ``blobs``; return the
     numbers of both. It is for encrypted frames."""
     count, before = 0, len(blobs)
-    for event, blob in records:
+    for record in records:
+        if type(record) is RecordRun:
+            run = [b""] * (2 * len(record.events))
+            run[0::2] = _lengths(record)
+            run[1::2] = record.events
+            parts += run
+            blobs += record.blobs
+            count += len(record.events)
+            continue
+        event, blob = record
         count += 1
         parts.append(_pack_lengths(len(event), NO_BLOB if blob is None else len(blob)))
         parts.append(event)

@@ -351,8 +351,8 @@ class Journal:
         self.stage_all(((event, blob),))
         return sequence
 
-    def stage_all(self, records: Iterable[tuple[bytes, Buffer | None]]) -> None:
-        """`stage` every record (event and blob), in order."""
+    def stage_all(self, records: Iterable[frames.Record | frames.RecordRun]) -> int:
+        """`stage` every record (event and blob), in order; returns their number."""
         if self._writer is None or self._failure is not None or self._busy == "roll":
             self._check_writable("stage")
         if self._encryptor is None:
@@ -363,6 +363,7 @@ class Journal:
         self._staged_records += count
         self._staged_entries += entries
         self._staged_sequence += count
+        return count
 
     async def commit(self) -> int:
         """Make everything staged durable, as one frame; returns the last durable sequence.

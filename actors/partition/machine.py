@@ -14,6 +14,7 @@ The last sequence id is tracked whether de-duplication is on or not. Batches by 
 
 Parts of the state have modules of their own in this package:
 
+* `publish_run`: entries of one producer that are decided at once;
 * `compacted`: the current generation of compacted entries;
 * `delayed`: entries with a delivery time;
 * `transactions`: entries of undecided and aborted transactions;
@@ -48,7 +49,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
 
-from velaray.actors.machine import Decision, Reason, refuse, require
+from velaray.actors.machine import Decision, Reason, RunDecision, refuse, require
 from velaray.actors.partition import (
     compacted,
     delayed,
@@ -56,6 +57,7 @@ from velaray.actors.partition import (
     origins,
     outgoing_transactions,
     producer_transfer,
+    publish_run,
     remote_transactions,
     skipped_entries,
     skipped_sequence_ids,
@@ -79,6 +81,7 @@ from velaray.actors.partition.outgoing_transactions import (
 )
 from velaray.actors.partition.producer_state import Producer
 from velaray.actors.partition.producer_transfer import AdoptProducers
+from velaray.actors.partition.publish_run import EntriesAppended, PublishRun
 from velaray.actors.partition.remote_transactions import (
     Arrive,
     EndRemote,
@@ -699,6 +702,14 @@ class PartitionMachine:
             case FencePartition() | UnfencePartition():
                 return migration_fence.decide(state.fence, command)
         raise TypeError(f"a partition doesn't handle {type(command).__name__}")
+
+    def decide_run(self, state: PartitionState, run: PublishRun, now_ms: int) -> RunDecision | None:
+        """The decision on a run of entries, if nothing is to be said about any of them."""
+        return publish_run.decide(state, run, now_ms)
+
+    def evolve_run(self, state: PartitionState, events: EntriesAppended) -> None:
+        """Apply the events of a run."""
+        publish_run.evolve(state, events)
 
     def evolve(self, state: PartitionState, event: Message) -> None:
         """Apply ``event``. Raises TypeError for an event of another machine."""
