@@ -31,6 +31,7 @@ from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Command, Send
 from velaray.wire.connection import WireConnection
 from velaray.wire.errors import CorruptEntryError
+from velaray.wire.send_runs import SendRun
 
 
 class LocalActors(LocalPartitions, LocalCoordinators, Protocol):
@@ -89,6 +90,10 @@ class ClientSession(Session):
             self._publishing.on_send(command, entry)
         else:
             super().on_frame(connection, command, entry)
+
+    def on_sends(self, connection: WireConnection, run: SendRun) -> bool:
+        """Publish a run of SENDs, if they can be handled at once."""
+        return self._connected and self._publishing.on_sends(run)
 
     def on_corrupt_entry(self, connection: WireConnection, error: CorruptEntryError) -> None:
         """Refuse a damaged SEND; the connection continues. Any other command with an entry closes

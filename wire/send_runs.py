@@ -21,6 +21,10 @@ from velaray.wire.entries import CHECKSUM_MAGIC, DELIVER_AT_TIME, ENTRY_HEADER_S
 MOST_BYTES = 16 << 10
 """A larger frame isn't part of a run: what its entry costs is its bytes."""
 
+MOST_SEARCHED = 512
+"""Bytes of an entry, on average, up to which one search of a whole run for delivery times is
+cheaper than a look at the metadata of each entry."""
+
 _FRAME_HEAD = Struct(">IIH")
 _SIZE = Struct(">I")
 _SMALLEST_FRAME = 4 + 4 + 9 + ENTRY_HEADER_SIZE
@@ -103,7 +107,8 @@ def read_run(
     if not entries:
         return None
     size = sum(map(len, entries))
-    may_be_delayed = data.find(DELIVER_AT_TIME, start, at) >= 0
+    searched = size < MOST_SEARCHED * len(entries)
+    may_be_delayed = not searched or data.find(DELIVER_AT_TIME, start, at) >= 0
     run = SendRun(
         first.producer_id, first.sequence_id, first.messages, entries, size, may_be_delayed
     )

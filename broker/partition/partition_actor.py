@@ -87,6 +87,7 @@ def _hosted(partition: PartitionActor) -> HostedPartition:
         availability=partition,
         log=partition.log,
         publishing=partition.publishing,
+        runs=partition.publishing,
         subscriptions=partition.subscriptions,
         deletion=partition.deletion,
         cursors=partition.cursors,

@@ -17,6 +17,7 @@ from velaray.actors.partition.delayed import DelayedEntry
 from velaray.actors.partition.machine import Chunk, Duplicate, ExpireProducers, Publish, Published
 from velaray.actors.partition.origins import NOWHERE
 from velaray.actors.partition.producers import Accepted, ProducerRegistry, ProducerSpec, Waiting
+from velaray.actors.partition.publish_run import PublishedRun, PublishRun
 from velaray.actors.partition.state import PartitionState
 from velaray.actors.rates import PublishRate
 from velaray.actors.runtime import Runtime
@@ -36,6 +37,7 @@ from velaray.topology.telemetry import store_spans
 from velaray.wire.commands import Send
 from velaray.wire.connection import WireConnection
 from velaray.wire.messages import delivery_time, key_hash, read_metadata
+from velaray.wire.send_runs import SendRun
 
 PENDING_HIGH = 32 << 20
 """Reading from a client that publishes pauses above this number of bytes that aren't durable."""
@@ -149,6 +151,26 @@ class Publishing:
             command.transaction = TransactionId(*txn_id)
         self.submit(producer, send, command, entry, delivery_time(entry))
 
+    def publish_run(self, producer: Publisher, run: SendRun) -> bool:
+        """Append entries as `publish` would one by one; false, and nothing happens, if they must be
+        published one by one.
+
+        The client is paused after the last one at the earliest: a run is at most as large as the
+        buffer of received bytes.
+        """
+        if self._rate is not None or self._spans is not None:
+            return False
+        if run.may_be_delayed and any(map(delivery_time, run.entries)):
+            return False
+        command = PublishRun(producer.name, run.first_sequence_id, run.messages, run.entries)
+        release = partial(self._published_run, producer, run)
+        if not self._partition.runtime.submit_run(command, len(run.entries), release):
+            return False
+        self.pending_bytes += run.size
+        if self.pending_bytes > PENDING_HIGH:
+            self._pause(producer.connection)
+        return True
+
     def submit(
         self, producer: Publisher, send: Send, command: Publish, entry: bytes, deliver_at: int
     ) -> None:
@@ -228,6 +250,25 @@ class Publishing:
             producer.stored(send, NOWHERE)
         else:
             producer.refuse(send, reply)
+        if self._paused and self._throttling is None and self.pending_bytes < PENDING_LOW:
+            self._resume()
+
+    def _published_run(
+        self, producer: Publisher, run: SendRun, reply: Any, effects: tuple[Any, ...]
+    ) -> None:
+        self.pending_bytes -= run.size
+        messages, entries = run.messages, run.entries
+        if type(reply) is PublishedRun:
+            self._log.cache.append_run(
+                [tuple.__new__(CachedEntry, (entry, messages, "")) for entry in entries], run.size
+            )
+            if not self._stored:
+                self._more_readable()
+            self._stored.append((producer, messages * len(entries), run.size))
+            producer.stored_run(run, reply.position)
+        else:
+            for sequence_id in range(run.first_sequence_id, run.first_sequence_id + len(entries)):
+                producer.refuse(Send(run.producer_id, sequence_id, messages), reply)
         if self._paused and self._throttling is None and self.pending_bytes < PENDING_LOW:
             self._resume()
 

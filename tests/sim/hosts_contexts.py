@@ -125,7 +125,7 @@ def _in_its_context(method: Any) -> Any:
 
 def _watch_sessions(replace: Replace) -> None:
     frame, find, sibling = ClientSession.on_frame, ClientListener.find, ClientListener.find_sibling
-    run = CoordinatorHandlers._run
+    sends, run = ClientSession.on_sends, CoordinatorHandlers._run
 
     def target(session: Any, command: Any) -> Any:
         """The partition that a command is for, if the connection knows it."""
@@ -145,6 +145,13 @@ def _watch_sessions(replace: Replace) -> None:
         with within(node_of(partition)):
             frame(self, connection, command, entry)
 
+    def on_sends(self: Any, connection: Any, run: Any) -> bool:
+        partition = target(self, run)
+        if partition is None:
+            return bool(sends(self, connection, run))
+        with within(node_of(partition)):
+            return bool(sends(self, connection, run))
+
     def found(find: Any) -> Any:
         def finding(self: Any, topic: Any) -> Any:
             partition = find(self, topic)
@@ -162,17 +169,15 @@ def _watch_sessions(replace: Replace) -> None:
             run(self, work, command, number, answer)
 
     replace(ClientSession, "on_frame", on_frame)
+    replace(ClientSession, "on_sends", on_sends)
     replace(ClientListener, "find", found(find))
     replace(ClientListener, "find_sibling", found(sibling))
     replace(CoordinatorHandlers, "_run", ran)
 
 
 def _watch_clients(replace: Replace, watch: Watch) -> None:
-    write, write_two, stored = (
-        WireConnection.write,
-        WireConnection.write_two,
-        ConnectedProducer.stored,
-    )
+    write, write_two = WireConnection.write, WireConnection.write_two
+    stored, stored_run = ConnectedProducer.stored, ConnectedProducer.stored_run
 
     def closing(close: Any) -> Any:
         def closed(self: Any, error: Any = None) -> None:
@@ -198,8 +203,14 @@ def _watch_clients(replace: Replace, watch: Watch) -> None:
             watch.answers(node_of(self.partition.availability), "sends a receipt")
         stored(self, send, position)
 
+    def receipts(self: Any, run: Any, first: Any) -> None:
+        if not self.connection.closed:
+            watch.answers(node_of(self.partition.availability), "sends receipts")
+        stored_run(self, run, first)
+
     replace(WireConnection, "close", closing(WireConnection.close))
     replace(WireConnection, "abort", closing(WireConnection.abort))
     replace(WireConnection, "write", wrote)
     replace(WireConnection, "write_two", wrote_two)
     replace(ConnectedProducer, "stored", receipt)
+    replace(ConnectedProducer, "stored_run", receipts)

@@ -33,7 +33,14 @@ from tests.sim.history import History
 from tests.sim.loop import current_node
 from tests.sim.pasts import note
 from tests.sim.trimming import check_frame
-from velaray.actors.machine import Decision, Machine, SegmentKeeper, SegmentLoader
+from velaray.actors.machine import (
+    Decision,
+    Machine,
+    RunDecision,
+    RunMachine,
+    SegmentKeeper,
+    SegmentLoader,
+)
 from velaray.actors.runtime import Runtime
 from velaray.actors.sets.acknowledged_ranges import AcknowledgedRanges
 from velaray.events.codec import decode
@@ -41,6 +48,7 @@ from velaray.events.events_pb2 import CursorReset, CursorRestored, TransactionDe
 from velaray.events.ids import ActorKey, ActorKind, TransactionId
 from velaray.events.segments import Segment, StoredSegment, digest_of, segment_digest
 from velaray.journal.errors import StorageFull
+from velaray.journal.frames import Record, RecordRun
 from velaray.journal.journal import Journal
 from velaray.journal.memory import MemoryStore
 from velaray.journal.recovery import Recovered
@@ -83,6 +91,21 @@ class CheckedMachine:
         """The decision of the machine."""
         with _deciding():
             return self.inner.decide(state, command, now_ms)
+
+    def decide_run(self, state: Any, run: Any, now_ms: int) -> RunDecision | None:
+        """The decision of the machine on a run of commands."""
+        if not isinstance(self.inner, RunMachine):
+            return None
+        with _deciding():
+            return self.inner.decide_run(state, run, now_ms)
+
+    def evolve_run(self, state: Any, events: Any) -> None:
+        """Apply and check."""
+        assert isinstance(self.inner, RunMachine)
+        self.live = state
+        with _deciding():
+            self.inner.evolve_run(state, events)
+        self.check(state)
 
     def initial(self) -> Any:
         """The state before the first event."""
@@ -274,10 +297,11 @@ def watch_journals(replace: Replace, history: History) -> None:
     stage_all, commit, reload = Journal.stage_all, Journal.commit, Journal.reload
     start, roll = Journal.start, Journal.roll
 
-    def staged(self: Journal, records: Iterable[tuple[bytes, Any]]) -> None:
+    def staged(self: Journal, records: Iterable[Record | RecordRun]) -> int:
         records = list(records)
-        stage_all(self, records)
-        current_node().shadow.staged += [event for event, _ in records]
+        count = stage_all(self, records)
+        current_node().shadow.staged += _events_of(records)
+        return count
 
     async def committed(self: Journal) -> int:
         node = current_node()
@@ -332,6 +356,14 @@ def watch_journals(replace: Replace, history: History) -> None:
         ("roll", roll, rolled),
     ):
         replace(Journal, name, _unless_compacted(original, tapped))
+
+
+def _events_of(records: Iterable[Record | RecordRun]) -> Iterator[bytes]:
+    for record in records:
+        if type(record) is RecordRun:
+            yield from record.events
+        else:
+            yield record[0]
 
 
 async def _in_phase(name: str, node: Any, work: Any) -> int:

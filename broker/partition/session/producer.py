@@ -17,6 +17,7 @@ from velaray.topology.flow import Flow
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Send, send_receipt
 from velaray.wire.replication import PROOF, source_of
+from velaray.wire.send_runs import SendRun, send_receipts
 
 CLOSED_KEPT = 1000
 """How many closed producers a connection remembers. Late sends of these are ignored; a send of any
@@ -113,6 +114,12 @@ class ConnectedProducer:
             ledger_id, entry_id = position
             receipt = send_receipt(self.producer_id, number, ledger_id, entry_id, highest)
             self.connection.write(receipt)
+
+    def stored_run(self, run: SendRun, first: Position) -> None:
+        """Send the receipts of durable entries; ``first`` is the position of the first one."""
+        ledger_id, entry_id = first
+        number, count = run.first_sequence_id, len(run.entries)
+        self.connection.write(send_receipts(self.producer_id, number, ledger_id, entry_id, count))
 
     def refuse(self, send: Send, refusal: Refusal) -> None:
         """Answer an entry that the partition refused."""

@@ -32,6 +32,7 @@ from velaray.topology.flow import Flow
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Send
 from velaray.wire.connection import WireConnection
+from velaray.wire.send_runs import SendRun
 
 
 class Publisher(Protocol):
@@ -47,6 +48,10 @@ class Publisher(Protocol):
 
     def stored(self, send: Send, position: Position) -> None:
         """Send the receipt of a durable entry; `NOWHERE` is the position of a duplicate."""
+        ...
+
+    def stored_run(self, run: SendRun, first: Position) -> None:
+        """Send the receipts of durable entries with consecutive positions from ``first`` on."""
         ...
 
     def refuse(self, send: Send, refusal: Refusal) -> None:
@@ -86,6 +91,15 @@ class PublishPath(Protocol):
 
     def forget_connection(self, connection: WireConnection) -> None:
         """Note that a connection is closed, so that it isn't paused or resumed any more."""
+        ...
+
+
+class RunPath(Protocol):
+    """The part of a partition that stores entries by the run."""
+
+    def publish_run(self, producer: Publisher, run: SendRun) -> bool:
+        """Append entries as `publish` would one by one; false, and nothing happens, if they must be
+        published one by one."""
         ...
 
 
@@ -247,6 +261,7 @@ class HostedPartition:
     availability: Availability
     log: PartitionLog
     publishing: PublishPath
+    runs: RunPath
     subscriptions: SubscriptionTable
     deletion: Deletion
     cursors: CursorMoves

@@ -17,10 +17,17 @@ from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Send, send_receipt
 from velaray.wire.errors import CorruptEntryError
 from velaray.wire.plausible import fault_of
+from velaray.wire.send_runs import SendRun
 from velaray.wire.stamping import labelled
 
 _FINAL = (Reason.NOT_FOUND, Reason.CONFLICT, Reason.NOT_ALLOWED)
 """A coordinator's reasons for refusing an entry that no later attempt changes."""
+
+
+def _are_plausible(run: SendRun) -> bool:
+    """Whether no SEND of the run contradicts its entry."""
+    send = Send(run.producer_id, run.first_sequence_id, run.messages)
+    return not any(fault_of(send, entry) for entry in run.entries)
 
 
 class PublishHandlers:
@@ -46,6 +53,18 @@ class PublishHandlers:
             self._hold(producer, send, entry)
         else:
             self._publish(producer, send, entry)
+
+    def on_sends(self, run: SendRun) -> bool:
+        """Publish entries at once; false: each must be published by itself."""
+        producer = self._producers.connected.get(run.producer_id)
+        if producer is None or not producer.ready or producer.held or producer.source is not None:
+            return False
+        limit = producer.partition.publishing.policies.max_message_size
+        if limit and max(map(len, run.entries)) > limit:
+            return False
+        if run.messages != 1 and not _are_plausible(run):
+            return False
+        return producer.partition.runs.publish_run(producer, run)
 
     def on_corrupt_entry(self, error: CorruptEntryError) -> None:
         """Refuse an entry that was damaged on its way, and no other."""

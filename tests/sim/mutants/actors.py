@@ -10,11 +10,14 @@ from tests.sim.mutants.mutant import Mutant, always, do_nothing
 from velaray.actors.dispatch.consumers import Attached
 from velaray.actors.dispatch.in_flight import InFlightTracker
 from velaray.actors.dispatch.single_active import SingleActive
-from velaray.actors.machine import Decision
+from velaray.actors.machine import Decision, RunDecision
 from velaray.actors.partition import machine as partition
+from velaray.actors.partition import publish_run
 from velaray.actors.partition.delayed import DelayedIndex
 from velaray.actors.partition.ledger_table import LedgerTable
 from velaray.actors.partition.machine import PartitionMachine
+from velaray.actors.partition.publish_run import PublishRun
+from velaray.actors.partition.state import PartitionState
 from velaray.actors.sets import acknowledged_ranges as acked_ranges
 from velaray.actors.subscription import dead_letters, redelivery
 from velaray.actors.subscription import machine as subscription
@@ -206,7 +209,25 @@ def _activate_the_last_consumer(original: Any) -> Any:
     return elect
 
 
+def _take_any_run(original: Any) -> Any:
+    def decide(state: PartitionState, run: PublishRun, now_ms: int) -> RunDecision | None:
+        producer = state.producers.get(run.producer)
+        if producer is None:
+            return None
+        last, producer.last_sequence_id = producer.last_sequence_id, run.first_sequence_id - 1
+        decision: RunDecision | None = original(state, run, now_ms)
+        producer.last_sequence_id = last
+        return decision
+
+    return decide
+
+
 MUTANTS: dict[str, Mutant] = {
+    "store-every-run": Mutant(
+        "messages that are sent again are stored again if they come together",
+        ((publish_run, "decide", _take_any_run),),
+        within=300,
+    ),
     "ignore-the-sequence-id": Mutant(
         "a message that is sent again is stored again",
         ((partition, "_is_duplicate", always(False)),),
