@@ -26,8 +26,11 @@ ENTRIES ?= 40000
 PYTEST = $(PYTHON) -m pytest --dist loadfile --no-loadscope-reorder --numprocesses $(JOBS) \
   --durations 30
 
+# Python with the installed wheel in front of this tree.
+COMPILED = PYTHONPATH=build/compiled/installed:$(CURDIR) $(PYTHON) -P
+
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-transactions demo-spark demo-migration demo-machines test test-fast test-slow test-long s3-server sim coverage lint docs screenshots references bench bench-docs bench-alone profile proto diagram lock audit sbom clean
+.PHONY: help install demo demo-transactions demo-spark demo-migration demo-machines test test-fast test-slow test-long test-compiled wheel-compiled s3-server sim coverage lint docs screenshots references bench bench-docs bench-alone profile proto diagram lock audit sbom clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,6 +95,18 @@ test-fast: $(DEV) ## Run the tests that need no Ray and little time (12 minutes)
 
 test-slow: $(DEV) ## Run the tests that need Ray or more time (18 minutes)
 	$(PYTEST) -m "(slow or ray) and not long"
+
+wheel-compiled: $(DEV) ## Build a wheel with compiled modules (5 minutes; needs a C compiler)
+	rm -rf build/compiled
+	PYTHONPATH=$(CURDIR) VELARAY_COMPILED=1 $(PYTHON) -m pip wheel --quiet --no-deps --no-build-isolation \
+	  --wheel-dir build/compiled .
+
+test-compiled: wheel-compiled ## Run the tests of wire and journal, and simulated histories, on that wheel
+	$(PYTHON) -m pip install --quiet --no-deps --target build/compiled/installed \
+	  build/compiled/*.whl
+	$(COMPILED) -c 'from velaray.wire import frames; assert not frames.__file__.endswith(".py")'
+	$(COMPILED) -m pytest --quiet -m "not slow and not ray and not long" tests/wire tests/journal
+	$(COMPILED) -m tests.oracle histories --every 30
 
 s3-server: $(DEV) ## Build the S3 server that tests run on, with Go (4 minutes)
 	$(PYTHON) -m tests.support.s3_server

@@ -32,7 +32,7 @@ OTHER_VARIABLES = frozenset(
         *("VELARAY_ADMIN_URL", "VELARAY_SERVICE_URL", "VELARAY_TOKEN"),
         *("VELARAY_TRUST_CERTS", "VELARAY_CLIENT_CERT", "VELARAY_CLIENT_KEY"),
         # The benchmark and the tests.
-        *("VELARAY_BENCH_CACHE", "VELARAY_KILL_SEEDS"),
+        *("VELARAY_BENCH_CACHE", "VELARAY_COMPILED", "VELARAY_KILL_SEEDS"),
     }
 )
 """Variables with the prefix that aren't settings of a cluster."""
