@@ -96,6 +96,7 @@ _ROWS: Mapping[Right, tuple[str, ...]] = {
         f"POST {_LEDGERS}/dlq/forget",
         f"GET {_LEDGERS}/{{ledger}}",
         f"GET {_VELARAY}/audit",
+        f"GET {_VELARAY}/settings",
         f"GET {_VELARAY}/actors",
         f"GET {_VELARAY}/actors/{{actor}}/state",
         f"GET {_VELARAY}/actors/{{actor}}/events",

@@ -140,6 +140,16 @@ async def runtime_configuration(request: web.Request) -> web.Response:
     return answer({name: _as_text(value) for name, value in found.items()})
 
 
+async def start_settings(request: web.Request) -> web.Response:
+    """The settings of the cluster's start, and where each value comes from."""
+    return answer(
+        [
+            {"name": name, "value": value, "source": source}
+            for name, value, source in actor_system_of(request).config.given
+        ]
+    )
+
+
 def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
@@ -234,6 +244,14 @@ class Leader(TypedDict):
     serviceUrl: str
 
 
+class StartSetting(TypedDict):
+    """A setting of the cluster's start: its value as text, and where the value comes from."""
+
+    name: str
+    value: str
+    source: str
+
+
 class OwnedNamespace(TypedDict):
     """How a broker owns a namespace's bundle."""
 
@@ -292,6 +310,7 @@ ROUTES: tuple[Route, ...] = (
         reads(f"{_BROKERS}/{{cluster}}/{{broker}}/ownedNamespaces", dict[str, OwnedNamespace]),
         owned_namespaces,
     ),
+    Route(reads(f"{V2}/velaray/settings", list[StartSetting]), start_settings),
     Route(reads(f"{_STATS}/topics", TopicsByBundle), topics),
     Route(reads(f"{_STATS}/load-report", LoadReport), load_report),
     Route(reads(f"{_STATS}/metrics", list[LabelledMetrics]), metrics),

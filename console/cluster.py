@@ -176,12 +176,13 @@ async def release(visit: Visit) -> Outcome:
 
 
 async def show_settings(visit: Visit) -> web.Response:
-    """The settings of the cluster under Pulsar's names, and the version."""
-    settings, version = await asyncio.gather(
+    """The settings of the start with their sources, those under Pulsar's names, and the version."""
+    given, settings, version = await asyncio.gather(
+        part(visit.admin.request("GET", "velaray/settings")),
         part(visit.admin.request("GET", "brokers/configuration/runtime")),
         part(visit.admin.request("GET", "brokers/version")),
     )
-    return visit.render("settings.html", settings=settings, release=version)
+    return visit.render("settings.html", given=given, settings=settings, release=version)
 
 
 ROUTES = (

@@ -11,6 +11,7 @@ from dataclasses import fields
 from enum import Enum
 from pathlib import Path
 from typing import Any, get_type_hints
+from urllib.request import urlopen
 
 import click
 import pytest
@@ -32,7 +33,7 @@ from velaray.settings import (
     settings_of,
     type_of,
 )
-from velaray.settings_sources import OTHER_VARIABLES, PREFIX, resolve, variable_of
+from velaray.settings_sources import OTHER_VARIABLES, PREFIX, described, resolve, variable_of
 from velaray.starting import ClusterOptions, RayOptions
 from velaray.topology.config import AuthSettings, ClusterConfig
 
@@ -336,6 +337,37 @@ def test_files_give_the_keys_of_a_cluster(folder: Path) -> None:
         assert cluster.config.auth == AuthSettings(secret_path=str(folder / "a.key"))
         assert cluster.config.replication_secret == Path("b.key").read_bytes()
         assert (folder / "velaray-data").is_dir()
+
+
+def test_the_settings_of_a_start_are_described_with_their_sources_and_without_keys(
+    folder: Path,
+) -> None:
+    found = resolve({"hosts": 3}, {"VELARAY_NAME": "east"})
+    rows = {name: row for name, *row in described(found.settings, found.sources)}
+    assert rows["hosts"] == ["3", "--hosts"]
+    assert rows["name"] == ["east", "VELARAY_NAME"]
+    assert rows["service_port"] == ["6650", "default"]
+    assert rows.keys() == SETTINGS.keys()
+    secret = b"s" * 32
+    in_code = settings_of({"replication_secret": secret, "auth": AuthSettings(secret)})
+    rows = {name: row for name, *row in described(in_code, {})}
+    assert rows["replication_secret"] == ["(hidden)", "Python"]
+    assert rows["token_secret"] == ["(hidden)", "Python"]
+    assert "sss" not in str(rows)
+
+
+def test_a_running_cluster_shows_its_settings_with_their_sources() -> None:
+    with LocalCluster.start(max_connections=777) as cluster:
+        with urlopen(f"{cluster.admin_url}/admin/v2/velaray/settings") as answer:
+            rows = {row["name"]: row for row in json.load(answer)}
+        assert rows["max_connections"] == {
+            "name": "max_connections",
+            "value": "777",
+            "source": "Python",
+        }
+        assert rows["replication_secret"]["value"] == "-"
+        with urlopen(f"{cluster.admin_url}/console/settings") as answer:
+            assert "<td>max_connections</td><td><code>777</code>" in answer.read().decode()
 
 
 def test_the_url_of_a_store_is_no_directory(folder: Path) -> None:

@@ -132,7 +132,8 @@ class ClusterConfig:
     ``log_format`` is the form of the processes' log lines, and ``log_level`` their least level.
 
     ``otlp_endpoint`` is the URL of a collector of OpenTelemetry, which gets spans, and metrics
-    every ``otlp_interval_s`` seconds ("": none gets any).
+    every ``otlp_interval_s`` seconds ("": none gets any). ``given`` has the settings of the start
+    for readers: name, value as text, and the source of the value. It has no secrets.
     """
 
     data_dir: str
@@ -182,6 +183,7 @@ class ClusterConfig:
     log_level: LogLevel = LogLevel.INFO
     otlp_endpoint: str = ""
     otlp_interval_s: float = 60.0
+    given: tuple[tuple[str, str, str], ...] = ()
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be sent to another process: a `velaray.topology.sent_config.SentConfig` is."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from velaray.journal.errors import JournalError
 from velaray.nodes import Nodes, nodes_of
 from velaray.proxies import PROXY, answering_proxy, is_proxy, open_proxies, proxies_of
 from velaray.settings import ClusterSettings, place_of, settings_of
+from velaray.settings_sources import described
 from velaray.starting import (
     ClusterError,
     RayOptions,
@@ -121,8 +123,11 @@ class Cluster:
         return cls.from_settings(settings_of(options, **place_of(data_dir)))
 
     @classmethod
-    def from_settings(cls, settings: ClusterSettings) -> Cluster:
-        """Start a cluster with these settings, and serve.
+    def from_settings(
+        cls, settings: ClusterSettings, sources: Mapping[str, str] | None = None
+    ) -> Cluster:
+        """Start a cluster with these settings, and serve. ``sources`` has by key where a value
+        comes from; the console shows it.
 
         Raises `KeyFileError` for files without a usable key, `UnsafeBindingError` if an address
         isn't loopback and no token is configured, `UnreachableAddressError` for 0.0.0.0,
@@ -130,7 +135,7 @@ class Cluster:
         `ClusterError` if directory, name or port are in use, if the data has another name or
         number, or if Ray needs a token.
         """
-        config = configured(settings.location, settings)
+        config = configured(settings.location, settings, described(settings, sources or {}))
         _prepare_ray_tls(settings.ray_tls)
         return cls._owning(config, settings.placement, settings.hosts, settings.ray_address)
 

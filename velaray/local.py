@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from velaray.geo.actor_kinds import make_actor
 from velaray.journal.memory import MemoryStore
 from velaray.journal.store import LedgerStore
 from velaray.settings import ClusterSettings, place_of, settings_of
+from velaray.settings_sources import described
 from velaray.starting import (
     ClusterError,
     ClusterOptions,
@@ -98,18 +99,21 @@ class LocalCluster:
             raise ValueError("offload needs data_dir: in memory there are no ledgers to move")
         if settings.encryption_keys:
             raise ValueError("encryption_keys needs data_dir: nothing in memory is encrypted")
-        config = configured(IN_MEMORY, settings)
+        config = configured(IN_MEMORY, settings, described(settings, {}))
         memory = MemoryStore(number_base=config.number_base)
         owning = take_ownership(memory, config.name, config.cluster_number)
         return cls(replace(config, incarnation=run_to_end(owning)), memory, None)._opened()
 
     @classmethod
-    def from_settings(cls, settings: ClusterSettings) -> Self:
-        """Start a cluster with these settings on disk, and serve.
+    def from_settings(
+        cls, settings: ClusterSettings, sources: Mapping[str, str] | None = None
+    ) -> Self:
+        """Start a cluster with these settings on disk, and serve. ``sources`` has by key where a
+        value comes from; the console shows it.
 
         Raises what `start` raises, and `KeyFileError` for files without a usable key.
         """
-        config = configured(settings.location, settings)
+        config = configured(settings.location, settings, described(settings, sources or {}))
         lock = lock_data(config.data_dir)
         with ExitStack() as undo:
             undo.callback(lock.close)

@@ -18,6 +18,7 @@ from velaray.settings import (
     ClusterSettings,
     SettingError,
     about,
+    as_text,
     nearest,
     option_of,
     validated,
@@ -37,6 +38,8 @@ OTHER_VARIABLES = frozenset(
 )
 """Variables with the prefix that aren't settings of a cluster."""
 DEFAULT = "default"
+_CODE = "Python"
+_HIDDEN = "(hidden)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,23 @@ class Resolved:
 
     settings: ClusterSettings
     sources: Mapping[str, str]
+
+
+def described(
+    settings: ClusterSettings, sources: Mapping[str, str]
+) -> tuple[tuple[str, str, str], ...]:
+    """The name, the value as text and the source of every setting.
+
+    What ``sources`` doesn't have was given in Python, unless it is a default. A key that was given
+    in Python is hidden; of others there is the path.
+    """
+    in_code = dict.fromkeys(settings.model_fields_set, _CODE)
+    keys = {key for key in SETTINGS if isinstance(value := getattr(settings, key), bytes) and value}
+    values = settings.model_dump(mode="json", include=set(SETTINGS) - keys)
+    return tuple(
+        (key, as_text(values[key]) if key in values else _HIDDEN, source)
+        for key, source in {**dict.fromkeys(SETTINGS, DEFAULT), **in_code, **sources}.items()
+    )
 
 
 def variable_of(key: str) -> str:

@@ -150,10 +150,13 @@ _SAME = (
 """The settings that actors receive as they are."""
 
 
-def configured(data_dir: str, settings: ClusterSettings) -> ClusterConfig:
+def configured(
+    data_dir: str, settings: ClusterSettings, given: tuple[tuple[str, str, str], ...] = ()
+) -> ClusterConfig:
     """The settings of a start for its actors, before it has an incarnation and its nodes are known.
 
-    Port 0 becomes a free port, and key files are read.
+    Port 0 becomes a free port, and key files are read. ``given`` are the settings as
+    `velaray.settings_sources.described` shows them.
 
     Raises `KeyFileError` for a file without a usable key, `ValueError` for a weak secret of
     replication, `UnsafeBindingError` if the address isn't loopback and no token is configured,
@@ -185,6 +188,7 @@ def configured(data_dir: str, settings: ClusterSettings) -> ClusterConfig:
     values["advertise"] = advertised_names(settings.host, settings.advertise)
     for name in ("service_port", "admin_port"):
         values[name] = values[name] or free_port(host)
+    values["given"] = given
     key = secrets.token_bytes(16)
     return ClusterConfig(data_dir=data_dir, incarnation=0, rpc_key=key, **values)
 

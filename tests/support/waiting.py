@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def wait_until(condition: Callable[[], Any], within_s: float = 12.0) -> Any:
+def wait_until(condition: Callable[[], Any], within_s: float = 30.0) -> Any:
     """The condition's first true value, asked for every 20 ms; fails the test after that time."""
     deadline = time.monotonic() + within_s
     pause = threading.Event()

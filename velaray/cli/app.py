@@ -41,7 +41,7 @@ from velaray.client.admin import Admin
 if TYPE_CHECKING:
     from velaray.cluster import Cluster
     from velaray.local import LocalCluster
-    from velaray.settings import ClusterSettings
+    from velaray.settings_sources import Resolved
     from velaray.topology.config import ClusterConfig
     from velaray.topology.ray_head import RayHead
 
@@ -70,7 +70,8 @@ def start(show: Output, file: Path | None, **options: Any) -> None:
       velaray start --data velaray-data
       velaray start --local --service-port 0 --admin-port 0 -o json
     """
-    settings = resolved(file, options).settings
+    found = resolved(file, options)
+    settings = found.settings
     from velaray.starting import ClusterError
     from velaray.topology.config import UnreachableAddressError, UnsafeBindingError
     from velaray.topology.key_files import KeyFileError
@@ -79,7 +80,7 @@ def start(show: Output, file: Path | None, **options: Any) -> None:
     restore = configure_logs(settings.log_format, settings.log_level)
     click.get_current_context().call_on_close(restore)
     try:
-        cluster = _started(settings)
+        cluster = _started(found)
     except (
         *(ClusterError, KeyFileError, UnsafeBindingError, UnreachableAddressError, OSError),
     ) as error:
@@ -108,18 +109,18 @@ def _show_addresses(show: Output, config: ClusterConfig, location: str) -> None:
     show.done("\n".join(lines), state="running", **facts)
 
 
-def _started(settings: ClusterSettings) -> Cluster | LocalCluster:
+def _started(found: Resolved) -> Cluster | LocalCluster:
     """Start the cluster on Ray, or in this process. Raises what their `from_settings` raises."""
-    if settings.local:
+    if found.settings.local:
         from velaray.local import LocalCluster
         from velaray.topology.ray_process import allow_many_files
 
         allow_many_files()
-        return LocalCluster.from_settings(settings)
+        return LocalCluster.from_settings(found.settings, found.sources)
     _require_ray()
     from velaray.cluster import Cluster
 
-    return Cluster.from_settings(settings)
+    return Cluster.from_settings(found.settings, found.sources)
 
 
 def _require_ray() -> None:
