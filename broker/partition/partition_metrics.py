@@ -133,18 +133,18 @@ class PartitionMetrics:
     async def samples(self) -> list[Sample]:
         """The current samples. Asks the dispatchers of connected subscriptions."""
         partition = self._partition
-        channels = dict(self._channels)
-        await asyncio.gather(*(self._ask(channel) for channel in channels.values()))
+        await asyncio.gather(*(self._ask(channel) for channel in self._channels.values()))
         durable = set(partition.runtime.state.subscriptions)
-        for name in sorted(durable - self._known.keys() - channels.keys())[:READ_AT_ONCE]:
+        for name in sorted(durable - self._known.keys() - self._channels.keys())[:READ_AT_ONCE]:
             await self._read(name)
-        names = sorted(durable | channels.keys())
+        # From here on nothing waits: a channel that closes meanwhile would be counted twice.
+        names = sorted(set(partition.runtime.state.subscriptions) | self._channels.keys())
         self._forget(names)
         now_s = partition.actor_system.clock_ms() / 1000
         found = self._of_topic(now_s, len(names))
         backlog = out = out_bytes = 0
         for name in names:
-            traffic = self._delivered(name, channels.get(name))
+            traffic = self._delivered(name, self._channels.get(name))
             found += self._of_subscription(now_s, name, traffic)
             backlog += self._backlog(name) or 0
             out += traffic.messages

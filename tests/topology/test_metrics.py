@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -16,6 +18,8 @@ from tests.support.by_name import call_by_name
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from velaray.admin.metrics import as_text, gathered
+from velaray.broker.partition.partition_metrics import PartitionMetrics
+from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.client.admin import Admin
 from velaray.client.message_id import MessageId
 from velaray.events.ids import ActorKey, TopicName
@@ -120,6 +124,34 @@ def test_counters_of_a_subscription_continue_without_consumers(
     found = scrape(cluster)
     assert found.get("pulsar_subscription_back_log", labels) == 1
     assert found.get("pulsar_out_messages_total", labels) == 1
+    producer.close()
+
+
+def test_deliveries_to_a_consumer_that_closes_during_a_scrape_count_once(
+    cluster: LocalCluster, client: pulsar.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = TOPIC + "-closing"
+    labels = {**OF_TOPIC, "topic": topic, "subscription": "s"}
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic, batching_enabled=False)
+    for _ in range(3):
+        producer.send(b"x")
+        consumer.acknowledge(consumer.receive(5000))
+    ask, asked = PartitionMetrics._ask, threading.Event()
+
+    async def ask_until_closed(self: PartitionMetrics, channel: SubscriptionChannel) -> None:
+        await ask(self, channel)
+        asked.set()
+        while channel.name in self._channels:
+            await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(PartitionMetrics, "_ask", ask_until_closed)
+    with ThreadPoolExecutor(1) as pool:
+        scraped = pool.submit(scrape, cluster)
+        assert asked.wait(30)
+        consumer.close()
+        found = scraped.result(30)
+    assert found.get("pulsar_out_messages_total", labels) == 3
     producer.close()
 
 
