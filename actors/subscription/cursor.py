@@ -155,10 +155,10 @@ class Cursor:
     def unacked_of(self, ranges: Sequence[Range]) -> list[Range]:
         """The parts of all these ranges that aren't wholly acknowledged, in their order."""
         mark = self.acked_before
-        found = self._acked_ranges.missing_of(ranges)
-        if found and min(found)[0] < mark:
-            found = [(max(first, mark), end) for first, end in found if end > mark]
-        return found
+        if ranges and min(ranges)[0] < mark:
+            # What is before the mark isn't looked up: its segment may be cold.
+            ranges = [(max(first, mark), end) for first, end in ranges if mark < end > first]
+        return self._acked_ranges.missing_of(ranges)
 
     def acked_ranges(self) -> Iterator[Range]:
         """The acknowledged ranges beyond `acked_before`, ascending, never touching."""

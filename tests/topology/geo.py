@@ -59,8 +59,18 @@ class Client:
     def send(self, message: Any) -> None:
         self.sent.append(message)
 
-    def write(self, frame: bytes) -> None:
-        self.sent.append(decode_command(bytes(frame[8:])))
+    def write(self, frames: bytes) -> None:
+        """Keep one frame, or a run of deliveries."""
+        at = 0
+        while at < len(frames):
+            size, command_size = (int.from_bytes(frames[i : i + 4], "big") for i in (at, at + 4))
+            end = at + 8 + command_size
+            command = decode_command(bytes(frames[at + 8 : end]))
+            at += 4 + size
+            if end < at:
+                self.entries.append((command, bytes(frames[end:at])))
+            else:
+                self.sent.append(command)
 
     def write_two(self, head: bytes, entry: bytes) -> None:
         size = int.from_bytes(head[4:8], "big")
