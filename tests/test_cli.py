@@ -311,7 +311,7 @@ def test_a_machine_that_replays_differently_is_found(
 ) -> None:
     from velaray.actors.subscription.cursor import Cursor
 
-    monkeypatch.setattr(Cursor, "ack_range", lambda self, first, end: None)
+    monkeypatch.setattr(Cursor, "ack_ranges", lambda self, ranges: None)
     key = key_of(stored, ActorKind.SUBSCRIPTION)
     result = run("journal", "verify", key, "--data", str(stored), code=1)
     assert "history gives the digest" in result.stdout

@@ -132,6 +132,7 @@ class Gate:
                 answer(producer, *args)
 
         monkeypatch.setattr(PublishHandlers, "on_send", take)
+        monkeypatch.setattr(PublishHandlers, "on_sends", lambda handlers, run: False)  # one by one
         monkeypatch.setattr(ConnectedProducer, "stored", receipt)
 
 
