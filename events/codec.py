@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError, Message
 
 from velaray.events import events_pb2
 from velaray.events.events_pb2 import Event as EventEnvelope
+from velaray.events.varints import varint
 
 _LENGTH_DELIMITED = 2
 _VARINT_BYTES = 5
@@ -26,16 +27,7 @@ class MalformedEventError(ValueError):
     """A record's bytes are not an event."""
 
 
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-_SHORT = [_varint(size) for size in range(256)]
+_SHORT = [varint(size) for size in range(256)]
 
 
 def _read_varint(raw: bytes, start: int) -> tuple[int, int]:
@@ -62,7 +54,7 @@ def _by_number() -> dict[int, type[Message]]:
 
 _TYPES = _by_number()
 _TAGS: dict[type[Message], bytes] = {
-    event: _varint(number << 3 | _LENGTH_DELIMITED) for number, event in _TYPES.items()
+    event: varint(number << 3 | _LENGTH_DELIMITED) for number, event in _TYPES.items()
 }
 _NESTED = frozenset(
     event
@@ -96,7 +88,7 @@ def encode(event: Message) -> bytes:
     else:
         body = event.SerializeToString()  # the same bytes, without an argument to read
     size = len(body)
-    return tag + (_SHORT[size] if size < len(_SHORT) else _varint(size)) + body
+    return tag + (_SHORT[size] if size < len(_SHORT) else varint(size)) + body
 
 
 def encode_run(
@@ -107,7 +99,7 @@ def encode_run(
     ``before`` and ``after`` are the bytes of the fields around that part.
     """
     tag, common = _TAGS[kind], len(before) + len(after)
-    heads = {size: tag + _varint(common + size) + before for size in set(map(len, different))}
+    heads = {size: tag + varint(common + size) + before for size in set(map(len, different))}
     return [heads[len(each)] + each + after for each in different]
 
 

@@ -1,9 +1,9 @@
-"""Protobuf's variable-length integers of consecutive numbers, many at once."""
+"""Protobuf's variable-length integers: one, or those of consecutive numbers at once."""
 
 from __future__ import annotations
 
-_LAST = [bytes((low,)) for low in range(128)]
-_CONTINUED = [bytes((low | 128,)) for low in range(128)]
+LAST = [bytes((low,)) for low in range(128)]
+CONTINUED = [bytes((low | 128,)) for low in range(128)]
 """The first byte of a varint, by its lowest seven bits: if it is the last one, and if not."""
 
 
@@ -15,15 +15,16 @@ def consecutive(first: int, count: int) -> list[bytes]:
         stop = min(end, (at | 127) + 1)  # up to there only the lowest seven bits differ
         low = at & 127
         if at < 128:
-            found += _LAST[low : low + stop - at]
+            found += LAST[low : low + stop - at]
         else:
-            upper = _varint(at >> 7)
-            found += [lowest + upper for lowest in _CONTINUED[low : low + stop - at]]
+            upper = varint(at >> 7)
+            found += [lowest + upper for lowest in CONTINUED[low : low + stop - at]]
         at = stop
     return found
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
+    """The varint of a number that isn't negative."""
     encoded = bytearray()
     while number > 127:
         encoded.append(number & 127 | 128)

@@ -21,6 +21,7 @@ from google.protobuf.message import Message as ProtobufMessage
 from google.protobuf.message_factory import GetMessageClass
 
 from velaray.events.ids import MessageId
+from velaray.events.varints import CONTINUED, LAST
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.errors import MalformedCommandError, UnknownCommandError
 from velaray.wire.varint import cached_varint, read_varint, varint
@@ -371,11 +372,6 @@ def send_header(producer_id: int, sequence_id: int, messages: int, entry_size: i
     return b"%b\x08\x06\x32%c%b" % (head, len(body), body)
 
 
-_LAST_BYTE = [bytes((low,)) for low in range(128)]
-_FIRST_BYTE = [bytes((low | 128,)) for low in range(128)]
-"""The first byte of a varint, by its lowest seven bits: if it is the last one, and if not."""
-
-
 class _Heads(dict[int, bytes]):
     """The beginnings of headers by the size of their entries, for the same upper bits."""
 
@@ -433,7 +429,7 @@ class MessageHeaders:
         self._size = 0
         self._before = self._behind = b""
         self._heads = _Heads(0, b"")
-        self._bytes = _LAST_BYTE
+        self._bytes = LAST
 
     def header(self, entry_id: int, entry_size: int) -> bytes:
         """The frame of a MESSAGE up to where its entry, ``entry_size`` bytes, begins."""
@@ -479,7 +475,7 @@ class MessageHeaders:
             )
         )
         self._behind = rest + self._partition + self._tail
-        self._bytes = _FIRST_BYTE if high else _LAST_BYTE
+        self._bytes = CONTINUED if high else LAST
         self._size = len(self._before) + 1 + len(self._behind)
         self._heads = _Heads(self._size, self._before)
         self._high = high

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from velaray.events.varints import varint as long_varint
+
 UINT64_MAX = (1 << 64) - 1
 
 _ONE_BYTE = [bytes((n,)) for n in range(128)]
@@ -12,23 +14,14 @@ _ONE_BYTE = [bytes((n,)) for n in range(128)]
 def varint(number: int) -> bytes:
     """``number`` as a varint; a negative one wraps to 64 bits, as protobuf's do."""
     if number < 0:
-        return _long_varint(number & UINT64_MAX)
+        return long_varint(number & UINT64_MAX)
     if number < 128:
         return _ONE_BYTE[number]
     if number < 16384:
         return bytes((number & 127 | 128, number >> 7))
     if number < 2097152:
         return bytes((number & 127 | 128, number >> 7 & 127 | 128, number >> 14))
-    return _long_varint(number & UINT64_MAX)
-
-
-def _long_varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 127:
-        encoded.append(number & 127 | 128)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
+    return long_varint(number & UINT64_MAX)
 
 
 cached_varint = lru_cache(maxsize=4096)(varint)

@@ -704,7 +704,7 @@ class PartitionMachine:
         raise TypeError(f"a partition doesn't handle {type(command).__name__}")
 
     def decide_run(self, state: PartitionState, run: PublishRun, now_ms: int) -> RunDecision | None:
-        """The decision on a run of entries, if nothing is to be said about any of them."""
+        """The decision on a run of entries; None: decide its entries one by one."""
         return publish_run.decide(state, run, now_ms)
 
     def evolve_run(self, state: PartitionState, events: EntriesAppended) -> None:

@@ -156,7 +156,7 @@ class Cursor:
         """The parts of all these ranges that aren't wholly acknowledged, in their order."""
         mark = self.acked_before
         if ranges and min(ranges)[0] < mark:
-            # What is before the mark isn't looked up: its segment may be cold.
+            # Don't look up offsets before the mark: their segment may be cold.
             ranges = [(max(first, mark), end) for first, end in ranges if mark < end > first]
         return self._acked_ranges.missing_of(ranges)
 

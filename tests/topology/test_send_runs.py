@@ -141,7 +141,7 @@ ODD = {
 }
 
 Step = tuple[str, int, int]
-"""What comes, of which producer, and a number."""
+"""What follows, the index of its producer, and the number of SENDs or of skipped sequence ids."""
 
 plain = st.tuples(st.sampled_from(["plain", "batches"]), st.integers(0, 1), st.integers(1, 40))
 moves = st.tuples(st.sampled_from(["again", "gap"]), st.integers(0, 1), st.integers(1, 30))
