@@ -27,7 +27,7 @@ producer = client.create_producer(sys.argv[2])
 for number in range(30):
     producer.send(b"%d" % number)
 for _ in range(10):
-    consumer.acknowledge(consumer.receive(30_000))
+    consumer.acknowledge(consumer.receive(30_000), receipt=True)
 with client.transaction() as transaction:
     producer.send(b"committed", txn=transaction)
 os.kill(os.getpid(), signal.SIGKILL)

@@ -48,7 +48,7 @@ def use(cluster: Cluster) -> None:
         with client.transaction() as committed:
             producer.send(Reading(value=4), txn=committed)
             consumer.acknowledge(consumer.receive(30_000), txn=committed)
-        consumer.acknowledge(consumer.receive(30_000))
+        consumer.acknowledge(consumer.receive(30_000), receipt=True)
 
 
 def kept(cluster: Cluster) -> dict[str, Any]:

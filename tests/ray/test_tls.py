@@ -21,7 +21,7 @@ def received(consumer: velaray.Consumer, count: int) -> list[bytes]:
     found = []
     for _ in range(count):
         message = consumer.receive(60_000)
-        consumer.acknowledge(message)
+        consumer.acknowledge(message, receipt=True)  # an actor may be killed next
         found.append(message.data())
     return found
 
