@@ -7,13 +7,15 @@ every namespace.
 from __future__ import annotations
 
 import json
+from collections.abc import Container
 from typing import Any
 
+import msgspec
 from aiohttp import web
 from typing_extensions import TypedDict
 
 from velaray.actors.catalog.policies import DEFAULTS
-from velaray.admin.binding import Route
+from velaray.admin.binding import Route, given
 from velaray.admin.clusters import known_cluster
 from velaray.admin.http import (
     AdminError,
@@ -22,7 +24,7 @@ from velaray.admin.http import (
     ask_catalog,
     done,
 )
-from velaray.admin.metrics import ACTOR_S, gathered
+from velaray.admin.metrics import ACTOR_S, LabelledMetrics, by_labels, gathered
 from velaray.admin.stats import topic_stats
 from velaray.admin.topic_reads import WHOLE_RANGE
 from velaray.admin.topics import ledger_sizes
@@ -31,10 +33,10 @@ from velaray.broker.catalog import messages as m
 from velaray.broker.partition.messages import Stats, Upkeep
 from velaray.broker.session import SERVER_VERSION
 from velaray.client.admin import clusters as operations
-from velaray.client.admin.operations import TEXT, V2, Operation, Texts, reads
+from velaray.client.admin.operations import JSON, TEXT, V2, Operation, Parameter, Texts, reads
 from velaray.client.admin.topic_stats import TopicStats
 from velaray.events.ids import ActorKey, ActorKind
-from velaray.topology.metrics import PARTS
+from velaray.topology.metrics import METRICS
 
 # Pulsar's broker settings for policies that are set nowhere: policy and field.
 _DEFAULTS: dict[str, tuple[str, str]] = {
@@ -226,15 +228,19 @@ async def load_report(request: web.Request) -> web.Response:
 
 async def metrics(request: web.Request) -> web.Response:
     """The metrics of ``/metrics`` in Pulsar's JSON: one entry for each set of labels."""
-    actor_system = actor_system_of(request)
-    samples = gathered(actor_system.config.name, await actor_system.survey(Metrics, ACTOR_S))
-    found: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
-    for sample in samples:
-        if sample.name not in PARTS:  # Pulsar's classes say the same
-            found.setdefault(tuple(sorted(sample.labels.items())), {})[sample.name] = sample.value
-    return answer(
-        [{"dimensions": dict(labels), "metrics": values} for labels, values in found.items()]
-    )
+    actor_system, names = actor_system_of(request), _chosen(given(request, NAMES))
+    found = await actor_system.survey(Metrics, ACTOR_S)
+    rows = await by_labels(gathered(actor_system.config.name, found), names)
+    return web.Response(body=msgspec.json.encode(rows), content_type=JSON)
+
+
+def _chosen(names: str) -> Container[str]:
+    """The metrics of these names; without any, all but the parts of histograms: Pulsar's classes
+    say the same. Raises `AdminError`."""
+    chosen = set(filter(None, names.split(",")))
+    if unknown := chosen - METRICS.keys():
+        raise AdminError(400, f"there is no metric {min(unknown)[:80]!r}")
+    return chosen or METRICS
 
 
 class Leader(TypedDict):
@@ -276,18 +282,15 @@ class LoadReport(TypedDict):
     numConsumers: int
 
 
-class LabelledMetrics(TypedDict):
-    """The metrics with the same labels, by name."""
-
-    dimensions: Texts
-    metrics: dict[str, float]
-
-
 TopicsByBundle = dict[str, dict[str, dict[str, dict[str, TopicStats]]]]
 """The statistics of topics by namespace, bundle, persistence and name."""
 
 _BROKERS = f"{V2}/brokers"
 _STATS = f"{V2}/broker-stats"
+
+NAMES: Parameter[str] = Parameter(
+    "names", str, "", "The metrics to answer, separated by commas; all of them if empty."
+)
 
 QUOTA_CHECK = Operation("GET", f"{_BROKERS}/backlog-quota-check")
 """Make partitions check their quotas now. Pulsar's method for it is GET."""
@@ -313,5 +316,5 @@ ROUTES: tuple[Route, ...] = (
     Route(reads(f"{V2}/velaray/settings", list[StartSetting]), start_settings),
     Route(reads(f"{_STATS}/topics", TopicsByBundle), topics),
     Route(reads(f"{_STATS}/load-report", LoadReport), load_report),
-    Route(reads(f"{_STATS}/metrics", list[LabelledMetrics]), metrics),
+    Route(reads(f"{_STATS}/metrics", list[LabelledMetrics], NAMES), metrics),
 )

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +23,12 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
+from typing_extensions import TypedDict
 
 from velaray.admin.binding import Route
 from velaray.admin.http import ACTOR_SYSTEM
 from velaray.broker.actor_messages import Metrics
-from velaray.client.admin.operations import TEXT, Operation
+from velaray.client.admin.operations import TEXT, Operation, Texts
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.topology.config import ClusterConfig
 from velaray.topology.host_control import HostControl, HostStatus
@@ -47,6 +48,9 @@ ACTOR_S = 2.0
 """Time limit of one actor's answer."""
 SCRAPE_S = 8.0
 """Time limit of a scrape, below Prometheus's default scrape timeout."""
+
+SLICE = 500
+"""Samples that are handled without a pause: some milliseconds of work."""
 
 SCRAPE_LOCK = web.AppKey("scrape_lock", asyncio.Lock)
 LOOP_LAG = web.AppKey("loop_lag", LoopLag)
@@ -93,24 +97,49 @@ def as_text(samples: Iterable[Sample]) -> bytes:
     return generate_latest(registry)
 
 
-def gathered(cluster: str, found: Mapping[ActorKey, Any]) -> list[Sample]:
+def gathered(cluster: str, found: Mapping[ActorKey, Any]) -> Iterator[Sample]:
     """The actors' samples, and the samples that are computed from all of them."""
-    samples = [Sample(*sample) for answer in found.values() for sample in answer or ()]
+    for answer in found.values():
+        for sample in answer or ():
+            yield Sample(*sample)
     mine = {"cluster": cluster}
     running = [key for key, answer in found.items() if answer is not None]
+    kinds = Counter(key.kind for key in running)
     for kind in ActorKind:
-        count = sum(key.kind is kind for key in running)
-        samples.append(Sample("velaray_actors", {**mine, "kind": kind.value}, count))
-    silent = len(found) - len(running)
-    samples.append(Sample("velaray_actors_silent", mine, silent))
+        yield Sample("velaray_actors", {**mine, "kind": kind.value}, kinds[kind])
+    yield Sample("velaray_actors_silent", mine, len(found) - len(running))
     spaces = Counter(
         Labels(cluster, key).of_namespace()["namespace"]
         for key in running
         if key.kind is ActorKind.PARTITION
     )
     for space, count in sorted(spaces.items()):
-        samples.append(Sample("pulsar_topics_count", {**mine, "namespace": space}, count))
-    return samples
+        yield Sample("pulsar_topics_count", {**mine, "namespace": space}, count)
+
+
+async def in_slices(samples: Iterable[Sample]) -> AsyncIterator[Sample]:
+    """The samples. Other tasks of the event loop run after every `SLICE` of them: those of many
+    actors take long, and lookups and pages must not wait for all."""
+    for number, sample in enumerate(samples, 1):
+        yield sample
+        if number % SLICE == 0:
+            await asyncio.sleep(0)
+
+
+class LabelledMetrics(TypedDict):
+    """The metrics with the same labels, by name."""
+
+    dimensions: Texts
+    metrics: dict[str, float]
+
+
+async def by_labels(samples: Iterable[Sample], names: Container[str]) -> list[LabelledMetrics]:
+    """The metrics of these names, those with the same labels together."""
+    found: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
+    async for sample in in_slices(samples):
+        if sample.name in names:
+            found.setdefault(tuple(sorted(sample.labels.items())), {})[sample.name] = sample.value
+    return [{"dimensions": dict(labels), "metrics": values} for labels, values in found.items()]
 
 
 def of_hosts(cluster: str, hosts: Iterable[HostStatus]) -> Iterator[Sample]:
@@ -212,13 +241,15 @@ async def scraped(app: web.Application) -> list[Sample]:
         found = await actor_system.survey(Metrics, ACTOR_S)
         hosts = await _hosts(actor_system.host_control)
     config = actor_system.config
-    samples = [*gathered(config.name, found), *of_hosts(config.name, hosts), *of_tls(config)]
+    samples = [sample async for sample in in_slices(gathered(config.name, found))]
+    samples += [*of_hosts(config.name, hosts), *of_tls(config)]
     return [*samples, *of_proxy(config.name, app[LOOP_LAG])]
 
 
 async def metrics(request: web.Request) -> web.Response:
     """The metrics in Prometheus's text format."""
-    body = as_text(await scraped(request.app))
+    samples = await scraped(request.app)
+    body = await asyncio.to_thread(as_text, samples)  # of many actors it takes a second
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

@@ -57,8 +57,8 @@ LAYERS: dict[str, Layer] = {
     "admin": Layer(
         _below("admin"),
         (
-            *("aiohttp", "opentelemetry", "prometheus_client", "pydantic", "pydantic_core"),
-            *("ray", "typing_extensions"),
+            *("aiohttp", "msgspec", "opentelemetry", "prometheus_client", "pydantic"),
+            *("pydantic_core", "ray", "typing_extensions"),
         ),
     ),
     # multidict and yarl come with aiohttp: its requests consist of their types.

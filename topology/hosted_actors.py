@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
+from velaray.actors.runtime import Stopped
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.topology.actor_system import (
     Activation,
@@ -14,6 +17,7 @@ from velaray.topology.actor_system import (
     Unreachable,
     start_actor,
 )
+from velaray.topology.rpc import RemoteError
 
 STARTS_AT_ONCE = 16
 """The number of actors of a kind that a process starts at a time. More would make each start slow:
@@ -94,6 +98,21 @@ class HostedActors:
             if not started and self.actors.get(key) is actor:
                 del self.actors[key]
         return address
+
+    async def answers(self, method: str, timeout_s: float) -> dict[ActorKey, Any]:
+        """The answers of all started actors to a survey; None where one has no answer in time.
+
+        They are asked one after the other, and other tasks of the loop run between two of them: an
+        answer may come at once, and a host may have thousands of actors.
+        """
+        found: dict[ActorKey, Any] = {}
+        for key, actor in self:
+            await asyncio.sleep(0)
+            found[key] = None
+            with contextlib.suppress(TimeoutError, RemoteError, Stopped):
+                async with asyncio.timeout(timeout_s):
+                    found[key] = await actor.call(method, {})
+        return found
 
     async def started(self, key: ActorKey) -> None:
         """Return when no start of the actor is under way."""

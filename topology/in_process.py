@@ -7,8 +7,6 @@ loop.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from zlib import crc32
 
 from velaray.actors.machine import Reason
@@ -88,12 +86,7 @@ class InProcessActorSystem(ActorSystem):
         """Ask the actors one after the other."""
         check_survey(method_of(request))
         found: dict[ActorKey, ReplyT | None] = dict.fromkeys(self.actors)
-        for key, actor in self._hosted:
-            await asyncio.sleep(0)  # let other tasks of the loop run: an answer may come at once
-            with contextlib.suppress(TimeoutError, RemoteError, Stopped):
-                async with asyncio.timeout(timeout_s):
-                    found[key] = await actor.call(method_of(request), {})
-        return found
+        return found | await self._hosted.answers(method_of(request), timeout_s)
 
     def fatal(self, actor: Activation, error: BaseException) -> None:
         """Record the failure, and end the actor as the end of its process would."""

@@ -20,7 +20,6 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from velaray.actors.runtime import Stopped
 from velaray.events.ids import ActorKey
 from velaray.journal.objects.journal_record import Tail
 from velaray.journal.objects.ledger_store import ObjectLedgerStore
@@ -55,7 +54,7 @@ from velaray.topology.ray_process import (
     resident_bytes,
 )
 from velaray.topology.ray_system import RayActorSystem, first_answer, ray_errors
-from velaray.topology.rpc import RemoteError, reason_of
+from velaray.topology.rpc import reason_of
 from velaray.topology.sent_config import SentConfig, sent
 from velaray.topology.transient import TRANSIENT_OR_STORE
 from velaray.wire.guard import usage_of_process
@@ -238,13 +237,8 @@ class HostActor:
     async def call_started(self, method: str, timeout_s: float) -> dict[str, Any]:
         """The answers of all started actors to a survey; None where one has no answer in time."""
         check_survey(method)
-        found: dict[str, Any] = {}
-        for key, actor in self._hosted:
-            found[key.text()] = None
-            with contextlib.suppress(TimeoutError, RemoteError, Stopped):
-                async with asyncio.timeout(timeout_s):
-                    found[key.text()] = await actor.call(method, {})
-        return found
+        answers = await self._hosted.answers(method, timeout_s)
+        return {key.text(): answer for key, answer in answers.items()}
 
     async def release_journal(self, journal: str, tail: tuple[str, int, int, int]) -> int:
         """Release a journal in an object store that another host has taken; see

@@ -225,6 +225,18 @@ def test_routes_of_brokers_answer_pulsar_admin(http: Http, cluster: LocalCluster
     assert (
         http("GET", f"{V2}/broker-stats/metrics").body[0]["dimensions"]["cluster"] == "standalone"
     )
+    chosen = http(
+        "GET", f"{V2}/broker-stats/metrics?names=pulsar_rate_in,velaray_actors_silent"
+    ).body
+    assert {name for row in chosen for name in row["metrics"]} == {
+        "pulsar_rate_in",
+        "velaray_actors_silent",
+    }
+    refused = http("GET", f"{V2}/broker-stats/metrics?names=pulsar_rate_of_typos")
+    assert (refused.status, refused.body["reason"]) == (
+        400,
+        "there is no metric 'pulsar_rate_of_typos'",
+    )
 
 
 # -- refusals ----------------------------------------------------------------------

@@ -99,6 +99,28 @@ def test_starts_take_turns_in_the_order_of_their_requests() -> None:
     run(scenario)
 
 
+def test_other_tasks_run_between_the_answers_to_a_survey() -> None:
+    async def scenario(host: Host) -> None:
+        for key in KEYS:
+            host.finish(key)
+            await host.ask(key)
+        seen = 0
+
+        async def count() -> None:
+            nonlocal seen
+            while True:
+                seen += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.ensure_future(count())
+        answers = await host.hosted.answers("metrics", 5.0)
+        counting.cancel()
+        assert answers == dict.fromkeys(KEYS, "metrics")
+        assert seen >= len(KEYS)
+
+    run(scenario)
+
+
 def test_an_actor_that_waits_for_its_turn_is_started_once_for_all_callers() -> None:
     async def scenario(host: Host) -> None:
         calls = [host.ask(key) for key in KEYS]

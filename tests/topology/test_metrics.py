@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.by_name import call_by_name
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
-from velaray.admin.metrics import as_text, gathered
+from velaray.admin.metrics import SLICE, LabelledMetrics, as_text, by_labels, gathered
 from velaray.broker.partition.partition_metrics import PartitionMetrics
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.client.admin import Admin
@@ -249,6 +249,29 @@ def test_durations_form_a_histogram_and_rates_of_pulsars_classes() -> None:
 def test_an_actor_that_has_not_started_reports_no_metrics() -> None:
     found = gathered("c", {ActorKey.catalog(): None})
     assert Sample("velaray_actors_silent", {"cluster": "c"}, 1) in found
+
+
+def test_other_tasks_run_while_the_metrics_of_many_actors_are_gathered() -> None:
+    samples = [Sample("pulsar_rate_in", {"topic": f"t{n % 700}"}, n) for n in range(10 * SLICE)]
+    samples += [Sample("pulsar_rate_out", sample.labels, 0) for sample in samples[:10]]
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def scenario() -> list[LabelledMetrics]:
+        counting = asyncio.ensure_future(count())
+        rows = await by_labels(samples, {"pulsar_rate_in"})
+        counting.cancel()
+        return rows
+
+    rows = asyncio.run(scenario())
+    assert len(rows) == 700
+    assert {name for row in rows for name in row["metrics"]} == {"pulsar_rate_in"}
+    assert turns >= 10
 
 
 def test_rates_are_means_over_windows() -> None:

@@ -85,7 +85,8 @@ def _read_hosts(admin: Admin) -> _Reading:
 def _rows(admin: Admin, now: _Reading, before: _Reading) -> list[Row]:
     """A row for each topic of users that runs."""
     rows: dict[str, Row] = {}
-    for each in admin.request("GET", "broker-stats/metrics"):
+    names = {"names": ",".join(_METRICS.values())}
+    for each in admin.request("GET", "broker-stats/metrics", query=names):
         labels, values = each["dimensions"], each["metrics"]
         topic = _whole_topic(labels)
         if topic is None:
