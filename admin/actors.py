@@ -11,6 +11,7 @@ from typing import TypeVar
 from aiohttp import web
 
 from velaray.actors.machine import Reason
+from velaray.actors.subscription.undoing import move_of
 from velaray.admin.binding import Route, given
 from velaray.admin.http import AdminError, actor_system_of, answer
 from velaray.broker.actor_states import describe, machine_of
@@ -73,7 +74,8 @@ async def state(request: web.Request) -> web.Response:
 
 
 async def events(request: web.Request) -> web.Response:
-    """The events of an actor's journal from a number on: numbers, times and names."""
+    """The events of an actor's journal from a number on: numbers, times and names, and for a move
+    of a subscription's cursor by command, which one."""
     first = given(request, operations.FIRST)
     most = min(given(request, operations.MOST_EVENTS), MOST_EVENTS)
     store, key = actor_system_of(request).store, ActorKey.parse(request.match_info["actor"])
@@ -90,8 +92,9 @@ async def _events(store: LedgerStore, key: str, first: int, most: int) -> list[d
         if len(found) >= most:
             break
         if record.sequence >= first:
-            name = type(decode(bytes(record.event))).__name__
-            found.append({"event": record.sequence, "atMs": record.at_ms, "name": name})
+            event = decode(bytes(record.event))
+            told = {"name": type(event).__name__, "move": move_of(event)}
+            found.append({"event": record.sequence, "atMs": record.at_ms, **told})
     return found
 
 

@@ -19,6 +19,7 @@ from velaray.console import (
     message,
     messages,
     moments,
+    moves,
     policies,
     schemas,
     subscription,
@@ -26,6 +27,7 @@ from velaray.console import (
     topics,
     transactions,
 )
+from velaray.console.streams import STREAMS, Streams
 from velaray.console.survey import SURVEYS, Surveys
 from velaray.console.visit import SERVER, TEMPLATES, templates
 from velaray.topology.actor_system import ActorSystem
@@ -37,6 +39,7 @@ _PAGES = (
     messages,
     message,
     subscription,
+    moves,
     policies,
     schemas,
     dead_letters,
@@ -56,6 +59,8 @@ def console_app(actor_system: ActorSystem) -> web.Application:
     app[ACTOR_SYSTEM] = actor_system
     app[TEMPLATES] = templates()
     app[SURVEYS] = Surveys()
+    app[STREAMS] = Streams()
+    app.on_shutdown.append(app[STREAMS].end)
     app[_API] = admin_app(actor_system)
     # Here, and not for every REST interface: simulated processes have no such timer.
     app[_API].cleanup_ctx.append(measure_lag)

@@ -12,6 +12,7 @@ from velaray.admin.callers import check_host, check_page
 from velaray.admin.http import AdminError as Refused
 from velaray.admin.http import Handler, identify
 from velaray.client.admin.errors import AdminError
+from velaray.console.streams import PROBLEM, follow, is_stream
 from velaray.console.visit import FormError, Visit, cookie_name, link
 from velaray.events.ids import InvalidMessageIdError, InvalidNameError
 from velaray.topology.auth import AuthenticationFailed
@@ -46,6 +47,8 @@ def page(show: Page, *, public: bool = False) -> Handler:
     """The handler of a page; ``public``: it is shown without a token."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
+        if is_stream(request):
+            return await follow(request, lambda: _answered(request, show, public), SECURITY)
         return await _answered(request, show, public)
 
     return handle
@@ -74,7 +77,7 @@ def _back(visit: Visit) -> str:
     return back if back.startswith("/") and not back.startswith(("//", "/\\")) else "/"
 
 
-async def _answered(request: web.Request, show: Page, public: bool) -> web.StreamResponse:
+async def _answered(request: web.Request, show: Page, public: bool) -> web.Response:
     visit = Visit.of(request)
     response: web.Response
     try:
@@ -118,12 +121,12 @@ def _to_login(visit: Visit, reason: str) -> web.Response:
     """Send the browser to the login page, and from there back to the page."""
     wanted = str(visit.request.rel_url) if visit.request.method == "GET" else "/"
     login = link("login", next="" if wanted == "/" else wanted)
-    if "HX-Request" in visit.request.headers:
-        return web.Response(status=401, headers={"HX-Redirect": login})
     response = visit.redirect(login, reason if visit.token else "", failed=True)
     response.del_cookie(cookie_name(visit.request, "token"), path="/")
     return response
 
 
 def _problem(visit: Visit, status: int, text: str) -> web.Response:
-    return visit.render("problem.html", status=status, problem=text)
+    response = visit.render("problem.html", status=status, problem=text)
+    response[PROBLEM] = text
+    return response

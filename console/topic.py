@@ -24,12 +24,14 @@ MOST_PARTITIONS = 64
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition: its statistics, and the host that runs it; "" if it has a process of its own."""
+    """A partition: its statistics, its host ("" if it has a process of its own), and the bytes of
+    entries that it has in memory (None: not known)."""
 
     name: str
     stats: Part[dict[str, Any]]
     host: str
     node: str
+    cached: float | None
 
 
 async def hosts_of(visit: Visit) -> dict[str, tuple[str, str]]:
@@ -49,15 +51,18 @@ async def hosts_of(visit: Visit) -> dict[str, tuple[str, str]]:
 
 async def partitions_of(visit: Visit, names: list[str]) -> list[Partition]:
     """Partitions with their statistics; one that doesn't answer says so."""
-    stats, placed = await asyncio.gather(
+    stats, placed, survey = await asyncio.gather(
         asyncio.gather(*(part(visit.admin.topics.stats(name)) for name in names)),
         part(hosts_of(visit)),
+        part(visit.surveys.survey(visit.token, visit.admin)),
     )
-    where = placed.value or {}
-    return [
-        Partition(name, found, *where.get(name, ("", "")))
-        for name, found in zip(names, stats, strict=True)
-    ]
+    where, metrics = placed.value or {}, survey.value.topics if survey.value is not None else {}
+    made = []
+    for name, found in zip(names, stats, strict=True):
+        host, node = where.get(name, ("", ""))
+        cached = metrics.get(name, {}).get("velaray_cached_bytes")
+        made.append(Partition(name, found, host, node, cached))
+    return made
 
 
 def whole(partitions: list[Partition]) -> Mapping[str, Any] | None:

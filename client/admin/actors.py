@@ -32,11 +32,13 @@ class ActorState(TypedDict):
 
 
 class ActorEvent(TypedDict):
-    """An event: its number, its time, and the name of its type."""
+    """An event: its number, its time, and the name of its type. ``move`` is the command and reason
+    of an event that moves a subscription's cursor, "" for others."""
 
     event: int
     atMs: int
     name: str
+    move: str
 
 
 AFTER_EVENT: Parameter[int | None] = Parameter("event", Whole, None, "The state after this event.")
@@ -73,6 +75,7 @@ class Actors(Resource[ModeT]):
     @call
     async def events(self, actor: str, first: int = 0, most: int = 100) -> list[dict[str, Any]]:
         """Return ``most`` events of an actor's journal from number ``first`` on: number, time and
-        name. Raises `NotFound`."""
+        name. ``move`` is the command and reason of an event that moves a subscription's cursor, ""
+        for others. Raises `NotFound`."""
         query: Query = {FIRST: first, MOST_EVENTS: most}
         return list(await self._ask(EVENTS, {"actor": actor}, query))

@@ -83,6 +83,7 @@ def pages(cluster: LocalCluster) -> dict[str, str]:
         "messages": f"/console/messages?topic={ORDERS}",
         "message": f"/console/message?topic={ORDERS}&id={first}:9",
         "subscription": f"/console/subscription?{of_shipping}",
+        "moves": f"/console/subscription/moves?{of_shipping}",
         "preview": f"/console/subscription/preview?{of_shipping}&move=seek&to=earliest",
         "time": "/console/time",
         "moment": f"/console/time?actor={quote(actor, safe='')}&event={event}",

@@ -71,14 +71,14 @@ def test_the_rest_interface_answers_beside_the_console(cluster: LocalCluster) ->
     assert json.loads(visitor.get("/console/nothing").html)["reason"].startswith("Not Found")
 
 
-@pytest.mark.parametrize("name", ["console.css", "console.js", "htmx.min.js", "icon.svg"])
+@pytest.mark.parametrize("name", ["console.css", "console.js", "icon.svg"])
 def test_files_are_served_from_the_package(cluster: LocalCluster, name: str) -> None:
     shown = Visitor(cluster.admin_url).get(f"/console/static/{name}")
     assert shown.status == 200
     assert len(shown.html) > 50
 
 
-@pytest.mark.parametrize("name", ["htmx.LICENSE.txt", "..%2Fapp.py", "%2Fetc%2Fpasswd"])
+@pytest.mark.parametrize("name", ["missing.css", "..%2Fapp.py", "%2Fetc%2Fpasswd"])
 def test_nothing_else_is_served(cluster: LocalCluster, name: str) -> None:
     assert Visitor(cluster.admin_url).get(f"/console/static/{name}").status == 404
 
@@ -89,8 +89,6 @@ def test_a_cluster_with_tokens_asks_for_one(locked: LocalCluster) -> None:
     assert shown.url.endswith("/console/login")
     assert "requires a token" in shown.text
     assert "Hosts" not in shown.text
-    live = visitor.get("/", **{"HX-Request": "true"})
-    assert (live.status, live.headers["hx-redirect"]) == (401, "/console/login")
 
 
 def test_a_token_opens_the_console_until_the_visitor_logs_out(locked: LocalCluster) -> None:

@@ -130,6 +130,24 @@ def test_a_move_is_undone(cluster: LocalCluster, visitor: Visitor, admin: Admin)
     ).status in (200, 404)
 
 
+def test_moves_are_listed_with_the_states_around_them(visitor: Visitor, admin: Admin) -> None:
+    admin.topics.create("listed", partitions=2)
+    admin.subscriptions.create("listed", "s")
+    for number in range(2):
+        admin.topics.publish(f"listed-partition-{number}", "x")
+    admin.subscriptions.skip("listed-partition-1", "s")
+    admin.subscriptions.undo("listed-partition-1", "s")
+    moves = "/console/subscription/moves?topic={}&name=s"
+    wait_until(lambda: "undo: " in visitor.get(moves.format("listed")).text)
+    shown = visitor.get(moves.format("listed"))
+    told = [shown.text.index(what) for what in ("undo: ", "skip: ")]
+    assert told == sorted(told)
+    assert "There is none." in visitor.get(moves.format("listed-partition-0")).text
+    state = re.search(r'href="(/console/time[^"]*)">the state before', shown.html)
+    assert state is not None
+    assert visitor.get(state[1].replace("&amp;", "&")).status == 200
+
+
 def test_a_seek_to_an_id_delivers_again(
     cluster: LocalCluster, visitor: Visitor, admin: Admin
 ) -> None:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.console.visiting import Visitor
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
-from velaray import Client, ConsumerType
+from velaray import Client, ConsumerType, console
 from velaray.client.admin import Admin
+from velaray.client.admin.transports import Answer, Sending
 from velaray.client.schema import AvroSchema, Record, String
 from velaray.client.schema.record import Integer
 from velaray.console import visit as visits
+from velaray.console.in_process import InProcessTransport
 from velaray.console.messages import Ledger, before, positions
+from velaray.console.survey import METRICS, SURVEYS, Surveys
 from velaray.events.ids import EARLIEST, LATEST, ActorKind, Position
 
 
@@ -76,6 +80,47 @@ def test_the_list_is_paged_and_asks_no_topic(
         "page=3", "page=99"
     )
     assert set(cluster.keys(ActorKind.PARTITION)) == running
+
+
+def test_pages_of_the_cluster_send_as_many_requests_for_many_topics_as_for_few(
+    cluster: LocalCluster, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of topics in use: their number must not make a page slow."""
+    sent: list[str] = []
+    send = InProcessTransport.send
+
+    async def counted(transport: InProcessTransport, sending: Sending) -> Answer:
+        sent.append(sending.url.partition("?")[0])
+        return await send(transport, sending)
+
+    monkeypatch.setattr(InProcessTransport, "send", counted)
+    names = ("", "topics", "transactions", "pipelines", "clusters", "hosts", "time", "settings")
+
+    def requests(name: str) -> list[str]:
+        assert cluster._admin.app is not None
+        surveys = cluster._admin.app[SURVEYS]
+        surveys.__dict__.update(Surveys().__dict__)  # nothing is known yet
+        sent.clear()
+        visitor.get(f"/console/{name}" if name else "/")
+        wait_until(lambda: all(task.done() for _, task in surveys._running.values()))
+        return sorted(sent)
+
+    with Client(cluster.service_url) as client:
+        producers = [client.create_producer(f"in-use-{number}") for number in range(2)]
+        few = {name: requests(name) for name in names}
+        producers += [client.create_producer(f"in-use-{number}") for number in range(2, 40)]
+        many = {name: requests(name) for name in names}
+        del producers
+    assert many == few
+    assert max(map(len, few.values())) < 20
+
+
+def test_pages_show_only_metrics_that_they_ask_for() -> None:
+    shown = set()
+    for path in Path(console.__file__).parent.rglob("*"):
+        if path.suffix in (".py", ".html"):
+            shown |= set(re.findall(r'"((?:pulsar|velaray)_[a-z_]+)"', path.read_text("utf-8")))
+    assert shown == set(METRICS)
 
 
 def test_system_topics_are_hidden_until_asked_for(visitor: Visitor, admin: Admin) -> None:
