@@ -348,12 +348,20 @@ def test_the_settings_of_a_start_are_described_with_their_sources_and_without_ke
     assert rows["name"] == ["east", "VELARAY_NAME"]
     assert rows["service_port"] == ["6650", "default"]
     assert rows.keys() == SETTINGS.keys()
+    assert rows["data"] == [str(folder / "velaray-data"), "default"]
     secret = b"s" * 32
     in_code = settings_of({"replication_secret": secret, "auth": AuthSettings(secret)})
     rows = {name: row for name, *row in described(in_code, {})}
     assert rows["replication_secret"] == ["(hidden)", "Python"]
     assert rows["token_secret"] == ["(hidden)", "Python"]
     assert "sss" not in str(rows)
+
+
+def test_a_cluster_in_an_object_store_has_no_directory(folder: Path) -> None:
+    found = resolve({"store": "s3://bucket/prefix"}, {})
+    rows = {name: row for name, *row in described(found.settings, found.sources)}
+    assert rows["store"] == ["s3://bucket/prefix", "--store"]
+    assert rows["data"] == ["-", "default"]
 
 
 def test_a_running_cluster_shows_its_settings_with_their_sources() -> None:
@@ -366,6 +374,7 @@ def test_a_running_cluster_shows_its_settings_with_their_sources() -> None:
             "source": "Python",
         }
         assert rows["replication_secret"]["value"] == "-"
+        assert rows["data"]["value"] == "(memory)"
         with urlopen(f"{cluster.admin_url}/console/settings") as answer:
             assert "<td>max_connections</td><td><code>777</code>" in answer.read().decode()
 

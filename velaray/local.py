@@ -99,7 +99,7 @@ class LocalCluster:
             raise ValueError("offload needs data_dir: in memory there are no ledgers to move")
         if settings.encryption_keys:
             raise ValueError("encryption_keys needs data_dir: nothing in memory is encrypted")
-        config = configured(IN_MEMORY, settings, described(settings, {}))
+        config = configured(IN_MEMORY, settings, described(settings, {}, in_memory=True))
         memory = MemoryStore(number_base=config.number_base)
         owning = take_ownership(memory, config.name, config.cluster_number)
         return cls(replace(config, incarnation=run_to_end(owning)), memory, None)._opened()

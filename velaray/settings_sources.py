@@ -60,16 +60,21 @@ class Resolved:
 
 
 def described(
-    settings: ClusterSettings, sources: Mapping[str, str]
+    settings: ClusterSettings, sources: Mapping[str, str], *, in_memory: bool = False
 ) -> tuple[tuple[str, str, str], ...]:
     """The name, the value as text and the source of every setting.
 
     What ``sources`` doesn't have was given in Python, unless it is a default. A key that was given
-    in Python is hidden; of others there is the path.
+    in Python is hidden; of others there is the path. The directory of the data is absolute;
+    ``in_memory`` and with an object store there is none.
     """
     in_code = dict.fromkeys(settings.model_fields_set, _CODE)
     keys = {key for key in SETTINGS if isinstance(value := getattr(settings, key), bytes) and value}
     values = settings.model_dump(mode="json", include=set(SETTINGS) - keys)
+    if in_memory or settings.store:
+        values["data"] = "(memory)" if in_memory else ""
+    else:
+        values["data"] = settings.location
     return tuple(
         (key, as_text(values[key]) if key in values else _HIDDEN, source)
         for key, source in {**dict.fromkeys(SETTINGS, DEFAULT), **in_code, **sources}.items()
