@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from velaray.cli.app import main
 from velaray.cli.log_lines import Lines
-from velaray.topology.ray_logs import read_parts
+from velaray.topology.ray_logs import read_parts, take
 
 NAMESPACE = "velaray-standalone"
 MOVED = (
@@ -74,20 +74,22 @@ def write(folder: Path, session: str, process: str, *lines: str) -> Path:
 
 def test_files_of_all_sessions_are_read_and_then_what_is_new(tmp_path: Path) -> None:
     first = write(tmp_path, "session_1", "host/0", MOVED)
-    second = write(tmp_path, "session_2", "host/1", FAILED)
+    write(tmp_path, "session_2", "host/1", FAILED)
     (tmp_path / "session_2" / "logs" / "worker-other.err").write_text(":actor_name:X\nno\n")
     os.symlink(tmp_path / "session_2", tmp_path / "session_latest")
     parts = read_parts(str(tmp_path), NAMESPACE, {})
-    assert [(path, process) for path, process, _, _ in parts] == [
-        (str(first), "host/0"),
-        (str(second), "host/1"),
-    ]
-    assert MOVED in parts[0][3]
-    offsets = {path: place for path, _, place, _ in parts}
+    assert [process for _, process, _, _ in parts] == ["host/0", "host/1"]
+    offsets: dict[str, int] = {}
+    texts = [take(part, offsets) for part in parts]
+    assert MOVED in texts[0]
+    assert FAILED in texts[1]
+    assert [take(part, offsets) for part in parts] == ["", ""]  # from a node on the same machine
     with first.open("a") as file:
         file.write(f"{OTHER}\nhalf a line")
+    again = read_parts(str(tmp_path), NAMESPACE, {})
     (part,) = read_parts(str(tmp_path), NAMESPACE, offsets)
-    assert part[3] == f"{OTHER}\n"
+    assert take(part, dict(offsets)) == f"{OTHER}\n"
+    assert [take(part, offsets) for part in again] == [f"{OTHER}\n", ""]
     assert read_parts(str(tmp_path), "velaray-another", {}) == []
 
 

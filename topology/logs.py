@@ -86,7 +86,7 @@ def facts_of(key: ActorKey) -> dict[str, Any]:
 def log_end(key: ActorKey, error: BaseException) -> None:
     """Log that an actor ends because of an error."""
     text = f"{key} stops: {type(error).__name__}: {error}"
-    _logger.error("%s", text, extra={"actor": key.text()})
+    _logger.error("%s", text, extra=facts_of(key))
 
 
 def configure_logs(form: LogFormat, level: LogLevel, **process: str) -> Callable[[], None]:

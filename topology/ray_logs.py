@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,11 +23,27 @@ SESSIONS: Final = "/tmp/ray"
 _LONGEST: Final = 4 << 20
 """The most bytes of a file that are read at a time; at first the last ones."""
 _HEAD: Final = 4096
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _ANSWER_S: Final = 30.0
 
 Offsets = dict[str, int]
-Part = tuple[str, str, int, str]
-"""Of a file: its path, its process, the place up to which it was read, and what was read."""
+"""The places up to which files were read, by `_identity`."""
+Part = tuple[str, str, int, bytes]
+"""Of a file: its identity, its process, where the part begins, and whole lines."""
+
+
+def _identity(boot: str, path: Path) -> str:
+    """What names a file on all nodes. Two nodes on one machine have the same files."""
+    found = path.stat()
+    return f"{boot}:{found.st_dev}:{found.st_ino}"
+
+
+def _boot() -> str:
+    """The machine since its start, also for containers; its name where it has no such id."""
+    try:
+        return _BOOT_ID.read_text("ascii").strip()
+    except OSError:
+        return os.uname().nodename
 
 
 def read_parts(sessions: str, namespace: str, offsets: Offsets) -> list[Part]:
@@ -35,23 +52,31 @@ def read_parts(sessions: str, namespace: str, offsets: Offsets) -> list[Part]:
     Ray writes the name of an actor to the output of its process, as `__repr__` gives it.
     """
     marker = re.compile(rf"^:actor_name:{re.escape(namespace)}:(.+)$".encode(), re.MULTILINE)
-    found = []
+    found, boot = [], _boot()
     for path in sorted(Path(sessions).glob("session_[0-9]*/logs/worker-*.err")):
         try:
             with path.open("rb") as file:
                 named = marker.search(file.read(_HEAD))
                 if named is None:
                     continue
-                size = file.seek(0, 2)
-                begin = file.seek(offsets.get(str(path), max(0, size - _LONGEST)))
+                identity, size = _identity(boot, path), file.seek(0, 2)
+                begin = file.seek(offsets.get(identity, max(0, size - _LONGEST)))
                 raw = file.read(_LONGEST)
         except OSError:  # Ray has removed it
             continue
         whole = raw[: raw.rfind(b"\n") + 1]
         if whole:
-            place, process = begin + len(whole), named[1].decode(errors="replace")
-            found.append((str(path), process, place, whole.decode(errors="replace")))
+            found.append((identity, named[1].decode(errors="replace"), begin, whole))
     return found
+
+
+def take(part: Part, offsets: Offsets) -> str:
+    """The new text of a part, after which the file's offset is its end; "" if another node of the
+    machine has read it."""
+    identity, _, begin, whole = part
+    known, end = offsets.get(identity, begin), begin + len(whole)
+    offsets[identity] = max(known, end)
+    return whole[max(known - begin, 0) :].decode(errors="replace")
 
 
 class NodeLogs(Protocol):
@@ -75,11 +100,8 @@ class _OfThisMachine:
         self._offsets: Offsets = {}
 
     def read(self) -> Iterator[tuple[str, str]]:
-        for path, process, place, text in read_parts(
-            self._sessions, self._namespace, self._offsets
-        ):
-            self._offsets[path] = place
-            yield process, text
+        for part in read_parts(self._sessions, self._namespace, self._offsets):
+            yield part[1], take(part, self._offsets)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -97,7 +119,7 @@ class _OfRay:
     def __init__(self, namespace: str, ends: Callable[[], Any]) -> None:
         self._namespace = namespace
         self._ends = ends
-        self._offsets: dict[str, Offsets] = {}
+        self._offsets: Offsets = {}
 
     def read(self) -> Iterator[tuple[str, str]]:
         nodes = [str(node["NodeID"]) for node in ray.nodes() if node["Alive"]]
@@ -109,14 +131,14 @@ class _OfRay:
                 problem = one_line(error)
                 logger.warning("the lines of node %s aren't shown: %s", node, problem)
                 continue
-            for path, process, place, text in parts:
-                self._offsets[node][path] = place
-                yield process, text
+            for part in parts:
+                if text := take(part, self._offsets):
+                    yield part[1], text
 
     def _ask(self, node: str) -> Any:
         there = NodeAffinitySchedulingStrategy(node, soft=False)
         task = ray.remote(_read_here).options(num_cpus=0, scheduling_strategy=there)
-        return task.remote(self._namespace, self._offsets.setdefault(node, {}))
+        return task.remote(self._namespace, self._offsets)
 
     def close(self) -> None:
         self._ends()

@@ -17,7 +17,14 @@ from tests.support.local_cluster import LocalCluster
 from velaray.broker.client_listener import ClientListener
 from velaray.broker.partition.partition_actor import PartitionActor
 from velaray.events.ids import ActorKey, ActorKind
-from velaray.topology.logs import LogFormat, LogLevel, configure_logs, facts_of, with_facts
+from velaray.topology.logs import (
+    LogFormat,
+    LogLevel,
+    configure_logs,
+    facts_of,
+    log_end,
+    with_facts,
+)
 
 logger = logging.getLogger("velaray")
 
@@ -68,6 +75,16 @@ def test_a_json_line_has_all_facts_and_the_traceback(
     }
     assert second["actor"] == "another"
     assert "OSError: gone" in second["exception"]
+
+
+def test_the_end_of_an_actor_is_a_line_of_its_topic(
+    configure: Configure, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure(LogFormat.JSON, LogLevel.INFO, process="host/0")
+    log_end(ActorKey.parse("partition/a/b/c/-1/1"), OSError("gone"))
+    (line,) = lines(capsys, "partition/a/b/c/-1/1 stops: OSError: gone")
+    assert line["actor"] == "partition/a/b/c/-1/1"
+    assert line["topic"] == "persistent://a/b/c"
 
 
 def test_a_line_for_people_has_the_facts_at_its_end(
