@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from struct import Struct
 from time import time
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from velaray.client.chunks import cut
@@ -22,6 +23,7 @@ from velaray.wire.entries import ENTRY_HEADER_SIZE
 from velaray.wire.messages import build_entry, open_entry
 from velaray.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 from velaray.wire.schemas import NO_VERSION
+from velaray.wire.trace_context import exposed
 
 if TYPE_CHECKING:
     from velaray.client.encryption import Encryptor
@@ -36,6 +38,9 @@ _SIZE = Struct(">I")
 _ROOM_FOR_METADATA = 16
 """Approximate size of a message in a batch, besides its payload."""
 
+_ROOM_FOR_PROPERTY = 8
+"""Largest overhead of a property, besides its name and its value."""
+
 _ROOM_FOR_CHUNK_NUMBERS = 16
 _ROOM_FOR_BATCH_METADATA = 128
 
@@ -46,6 +51,8 @@ class PackedBatch(NamedTuple):
     payload: bytes | memoryview
     messages: int
     key: str | None = None
+    properties: Mapping[str, str] = MappingProxyType({})
+    """Properties of the batch, which clients don't show."""
 
 
 class Entry(NamedTuple):
@@ -113,6 +120,12 @@ class Batch:
         self.last = sequence_id
         self.size += len(payload) + len(head)
 
+    def expose(self, message: OutgoingMessage) -> None:
+        """Copy the context of a message's trace to where the broker can read it."""
+        for name, value in exposed(message.pairs or {}):
+            self._metadata.properties.add(key=name, value=value)
+            self.size += len(name) + len(value) + _ROOM_FOR_PROPERTY
+
     def close(self) -> tuple[MessageMetadata, bytes]:
         """Return the metadata and the payload of all messages."""
         self._metadata.num_messages_in_batch = self.count
@@ -175,6 +188,8 @@ class EntryBuilder:
             batch = self._batches[key] = Batch()
         before = batch.size
         batch.add(message, sequence_id, done)
+        if self._encryptor is not None:
+            batch.expose(message)
         self._count += 1
         self._bytes += batch.size - before
         if self._count >= self._max_messages or self._bytes >= self._max_bytes:
@@ -201,6 +216,8 @@ class EntryBuilder:
             metadata.highest_sequence_id = last
         if batch.key:
             metadata.partition_key = batch.key
+        for name, value in batch.properties.items():
+            metadata.properties.add(key=name, value=value)
         self._stamp(metadata, sequence_id, len(batch.payload))
         data = self._built(metadata, self._compress(batch.payload))
         return Entry(

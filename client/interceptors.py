@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from velaray.client.exceptions import VelarayError
+from velaray.client.exceptions import OperationNotSupported, VelarayError
 from velaray.client.message import Message, OutgoingMessage
 from velaray.client.message_id import MessageId
+from velaray.client.sent import SentBatch
 
 logger = logging.getLogger("velaray")
 
@@ -47,6 +49,18 @@ class ConsumerInterceptor:
         """Handle the close of the consumer."""
 
 
+@dataclass(frozen=True, slots=True)
+class SendManyWatch:
+    """What an interceptor does with a call of ``send_many``.
+
+    ``properties`` are added to its entries; Pulsar's clients don't show those of a batch. ``done``
+    is called once with the error, with "cancelled", or with None if all values are stored.
+    """
+
+    properties: Mapping[str, str]
+    done: Callable[[VelarayError | str | None], None]
+
+
 class ProducerInterceptor:
     """Base class of producer interceptors; the methods are those of Pulsar's Java API.
 
@@ -66,6 +80,12 @@ class ProducerInterceptor:
         error: VelarayError | None,
     ) -> None:
         """Handle the receipt or the failure of ``message``."""
+
+    def before_send_many(self, producer: Any, messages: int) -> SendManyWatch | None:
+        """Return what watches a call of ``send_many``, which makes no message objects. By default
+        the call is refused with `OperationNotSupported` (None): the methods for messages would see
+        none of its values."""
+        return None
 
     def close(self) -> None:
         """Handle the close of the producer."""
@@ -145,6 +165,35 @@ class ConsumerInterceptors:
                 interceptor.close()
 
 
+class SendManyWatches:
+    """Those of all interceptors of a producer for one call."""
+
+    def __init__(self, watches: Sequence[SendManyWatch] = ()) -> None:
+        self._watches = watches
+        self.properties = {
+            name: value for watch in watches for name, value in watch.properties.items()
+        }
+
+    async def outcome_of(self, work: Awaitable[SentBatch]) -> SentBatch:
+        """Wait for the call, and report its outcome. Raises what it raises."""
+        problem: VelarayError | str | None = "cancelled"
+        try:
+            sent = await work
+            problem = None
+        except VelarayError as error:
+            problem = error
+            raise
+        finally:
+            self.done(problem)
+        return sent
+
+    def done(self, problem: VelarayError | str | None) -> None:
+        """Report the outcome."""
+        for watch in self._watches:
+            with Harmless(f"{watch!r}.done"):
+                watch.done(problem)
+
+
 class ProducerInterceptors:
     """Calls a producer's interceptors in order. They get ``owner`` as the producer."""
 
@@ -161,6 +210,23 @@ class ProducerInterceptors:
                     raise TypeError(f"before_send must return an OutgoingMessage: {seen!r}")
                 message = seen
         return message
+
+    def before_send_many(self, messages: int) -> SendManyWatches:
+        """What watches a call of ``send_many``. Raises `OperationNotSupported` if an interceptor
+        refuses it."""
+        watches: list[SendManyWatch] = []
+        for interceptor in self._interceptors:
+            watch = None
+            with Harmless(f"{interceptor!r}.before_send_many"):
+                watch = interceptor.before_send_many(self.owner, messages)
+            if watch is None:
+                SendManyWatches(watches).done("refused")
+                raise OperationNotSupported(
+                    "send_many creates no Message objects: it can't be used with interceptors "
+                    f"such as {type(interceptor).__name__}"
+                )
+            watches.append(watch)
+        return SendManyWatches(watches)
 
     def acknowledged(
         self, message: OutgoingMessage, message_id: MessageId | None, error: VelarayError | None

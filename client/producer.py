@@ -15,11 +15,10 @@ from velaray.client.enums import BatchingType
 from velaray.client.exceptions import (
     AlreadyClosed,
     InvalidMessage,
-    OperationNotSupported,
     ProducerQueueIsFull,
     VelarayError,
 )
-from velaray.client.interceptors import ProducerInterceptors
+from velaray.client.interceptors import ProducerInterceptors, SendManyWatches
 from velaray.client.message import OutgoingMessage, content_of
 from velaray.client.message_id import MessageId
 from velaray.client.options import ProducerOptions
@@ -205,19 +204,20 @@ class Producer(AsyncClosing, Generic[T]):
         """
         if self._closed:
             raise AlreadyClosed("the producer is closed")
-        if self.interceptors is not None:
-            raise OperationNotSupported(
-                "send_many creates no Message objects: it can't be used with interceptors"
-            )
         assert self._router is not None
-        by_key = self._options.batching_type == BatchingType.KeyBased
-        call = SendMany(self._parts, self._router, self._batch_room, by_key, txn)
         if self.schema is not None:
             values = encoded_values(values, self.schema)
-        if txn is None:
-            return await call.run(values_of(values, keys))
-        txn.belongs_to(self._core)
-        return await txn.run(call.run(values_of(values, keys)))
+        given = values_of(values, keys)
+        if txn is not None:
+            txn.belongs_to(self._core)
+        watches = SendManyWatches()
+        if self.interceptors is not None:
+            watches = self.interceptors.before_send_many(len(given))
+        by_key = self._options.batching_type == BatchingType.KeyBased
+        properties = watches.properties
+        call = SendMany(self._parts, self._router, self._batch_room, by_key, txn, properties)
+        work = call.run(given)
+        return await watches.outcome_of(work if txn is None else txn.run(work))
 
     async def _make_room(self) -> None:
         limit = self.pending_limit

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from velaray.client.batcher import PackedBatch
 from velaray.client.exceptions import NotAllStored, VelarayError
@@ -59,12 +59,15 @@ class SendMany:
         room: Room,
         by_key: bool,
         txn: Transaction | None,
+        properties: Mapping[str, str],
     ) -> None:
+        """``properties`` are those of the entries."""
         self._parts = parts
         self._router = router
         self._room = room
         self._by_key = by_key
         self._txn = txn
+        self._properties = properties
         self._entries: list[SentEntry] = []
         self._outstanding = 0
         self._lost: list[Sequence[int]] = []
@@ -101,6 +104,7 @@ class SendMany:
             part.start_lazily()
         await asyncio.gather(*(part.ready() for part in parts))
         limit = min(part.batch_limit for part in parts) - values.longest_key
+        limit -= sum(len(name) + len(text) + 8 for name, text in self._properties.items())
         check_sizes(values, limit)
         return min(ENTRY_SIZE, limit)
 
@@ -120,7 +124,7 @@ class SendMany:
             self._room.give(len(payload))
             return
         self._outstanding += 1
-        batch = PackedBatch(payload, end - first, values.key(first))
+        batch = PackedBatch(payload, end - first, values.key(first), self._properties)
         part.send_batch(batch, self._answer(part, len(payload), rows[first:end]), txn_id)
 
     def _answer(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from opentelemetry import trace
@@ -16,33 +17,46 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvid
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from velaray.client.exceptions import VelarayError
-from velaray.client.interceptors import ConsumerInterceptor, ProducerInterceptor
+from velaray.client.interceptors import (
+    ConsumerInterceptor,
+    ProducerInterceptor,
+    SendManyWatch,
+)
 from velaray.client.message import Message, OutgoingMessage
 from velaray.client.message_id import MessageId
+from velaray.wire.trace_context import PARENT, STATE
 
 MOST_OPEN = 10_000
 """The most spans of a consumer that wait for acknowledgements; the oldest ends without one."""
 _W3C = TraceContextTextMapPropagator()
-_PARENT = "traceparent"
 _SCOPE = "velaray"
 _Place = tuple[str | None, int, int, int]
 
 
 def context_of(message: Message[Any]) -> Context:
     """The trace that a message belongs to, as the parent of new spans; an empty context if none."""
-    return carried(message.properties()) or Context()
+    return _parent_of(message) or Context()
 
 
 def carried(properties: Mapping[str, str]) -> Context | None:
     """The context in a message's properties; None if there is none."""
-    return _W3C.extract(properties, Context()) if _PARENT in properties else None
+    return _W3C.extract(properties, Context()) if PARENT in properties else None
+
+
+def _parent_of(message: Message[Any]) -> Context | None:
+    """The context that a message carries, or else its batch (see `wire.trace_context`)."""
+    found = carried(message.properties())
+    if found is None and message.index >= 0:
+        batch = {each.key: each.value for each in message.info.metadata.properties}
+        found = carried(batch)
+    return found
 
 
 class TracingProducerInterceptor(ProducerInterceptor):
     """A span ``send TOPIC`` for each message, from the call until the receipt or the failure.
 
     Its parent is the current span of the caller. The message gets its context, instead of one that
-    it has already.
+    it has already. A call of ``send_many`` has one span, whose context its entries get.
     """
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
@@ -53,17 +67,28 @@ class TracingProducerInterceptor(ProducerInterceptor):
     def before_send(self, producer: Any, message: OutgoingMessage) -> OutgoingMessage:
         """Begin the span."""
         topic = producer.topic()
-        attributes = _attributes(topic, "send", len(message.payload))
+        attributes = _attributes(topic, "send", _size(len(message.payload)))
         span = self._tracer.start_span(
             f"send {topic}", kind=SpanKind.PRODUCER, attributes=attributes
         )
         carrier = message.properties()
-        carrier.pop("tracestate", None)
+        carrier.pop(STATE, None)
         _W3C.inject(carrier, trace.set_span_in_context(span, Context()))
         message.pairs = carrier
         if span.is_recording():
-            self._open[carrier[_PARENT]] = span
+            self._open[carrier[PARENT]] = span
         return message
+
+    def before_send_many(self, producer: Any, messages: int) -> SendManyWatch:
+        """Begin the span of a call, which ends with the last receipt or the failure."""
+        topic = producer.topic()
+        attributes = _attributes(topic, "send", {"messaging.batch.message_count": messages})
+        span = self._tracer.start_span(
+            f"send {topic}", kind=SpanKind.PRODUCER, attributes=attributes
+        )
+        carrier: dict[str, str] = {}
+        _W3C.inject(carrier, trace.set_span_in_context(span, Context()))
+        return SendManyWatch(carrier, partial(_end, span))
 
     def on_send_acknowledgement(
         self,
@@ -73,7 +98,7 @@ class TracingProducerInterceptor(ProducerInterceptor):
         error: VelarayError | None,
     ) -> None:
         """End the span."""
-        span = self._open.pop(message.properties().get(_PARENT, ""), None)
+        span = self._open.pop(message.properties().get(PARENT, ""), None)
         if span is None:
             return
         if message_id is not None:
@@ -108,11 +133,11 @@ class TracingConsumerInterceptor(ConsumerInterceptor):
     def before_consume(self, consumer: Any, message: Message[Any]) -> Message[Any]:
         """Begin the span."""
         topic, message_id = message.topic_name(), message.message_id()
-        attributes = _attributes(topic, "process", len(message))
+        attributes = _attributes(topic, "process", _size(len(message)))
         attributes["messaging.destination.subscription.name"] = consumer.subscription_name()
         if message.redelivery_count():
             attributes["velaray.redelivery_count"] = message.redelivery_count()
-        parent = carried(message.properties())
+        parent = _parent_of(message)
         span = self._tracer.start_span(f"process {topic}", parent, SpanKind.CONSUMER, attributes)
         if not span.is_recording():
             return message
@@ -173,13 +198,17 @@ def _place(message_id: MessageId) -> _Place:
     return (message_id.topic_name(), *at)
 
 
-def _attributes(topic: str, operation: str, size: int) -> dict[str, Any]:
+def _size(payload: int) -> dict[str, int]:
+    return {"messaging.message.body.size": payload}
+
+
+def _attributes(topic: str, operation: str, more: Mapping[str, int]) -> dict[str, Any]:
     return {
         "messaging.system": "pulsar",
         "messaging.destination.name": topic,
         "messaging.operation.name": operation,
         "messaging.operation.type": operation,
-        "messaging.message.body.size": size,
+        **more,
     }
 
 

@@ -22,6 +22,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 import velaray.aio
+from tests.support.encryption import written_keys
 from tests.support.local_cluster import LocalCluster
 from tests.support.otlp import TOPIC, Receiver
 from tests.support.samples import python_of
@@ -36,6 +37,8 @@ from velaray.topology import telemetry as telemetry_of_processes
 from velaray.topology.metrics import Sample
 from velaray.topology.store_spans import contexts_of
 from velaray.topology.telemetry import url_of
+from velaray.wire.pulsar_pb2 import KeyValue, MessageMetadata
+from velaray.wire.trace_context import exposed, exposed_in
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +77,22 @@ def program() -> Program:
     return Program()
 
 
+class Key:
+    """A pair of keys, and the options of a consumer and a producer with it."""
+
+    def __init__(self, public: str, private: str) -> None:
+        self._reader = velaray.CryptoKeyReader(public, private)
+
+    def options(self, encrypted: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+        reader = {"crypto_key_reader": self._reader} if encrypted else {}
+        return reader, {**reader, "encryption_key": "k"} if encrypted else {}
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> Key:
+    return Key(*written_keys(tmp_path_factory.mktemp("keys"), "pair"))
+
+
 def hexed(span: Any) -> tuple[str, str, str]:
     return span.trace_id.hex(), span.span_id.hex(), span.parent_span_id.hex()
 
@@ -109,7 +128,7 @@ def test_one_trace_goes_from_producer_over_broker_to_consumer(
             message = consumer.receive(10_000)
             assert message.properties()["own"] == "kept"
             consumer.acknowledge(message)
-    wait_until(lambda: len(receiver.stored(topic)) == 3)
+    wait_until(lambda: len(receiver.stored(topic)) == len(receiver.delivered(topic)) == 3)
     context = request.get_span_context()
     sent, processed = (
         program.named(f"send {TOPIC.format(topic)}"),
@@ -120,6 +139,7 @@ def test_one_trace_goes_from_producer_over_broker_to_consumer(
     ids = {span.context.span_id for span in sent}
     assert {span.parent.span_id for span in processed} == ids
     assert {int(hexed(span)[2], 16) for span in receiver.stored(topic)} == ids
+    assert {int(hexed(span)[2], 16) for span in receiver.delivered(topic)} == ids
     assert {int(hexed(span)[0], 16) for span in receiver.stored(topic)} == {context.trace_id}
     assert {span.context.trace_id for span in (*sent, *processed)} == {context.trace_id}
     assert [span.kind.name for span in (sent[0], processed[0])] == ["PRODUCER", "CONSUMER"]
@@ -164,6 +184,16 @@ def test_attributes_are_those_of_the_conventions(
         "messaging.destination.subscription.name": "s",
     }
     assert program.named("part")[0].parent.span_id == processed.context.span_id
+    wait_until(lambda: receiver.delivered("named"))
+    (delivered,) = map(attributes, receiver.delivered("named"))
+    assert delivered.pop("velaray.consumer")
+    assert delivered == {
+        "messaging.system": "pulsar",
+        "messaging.destination.name": TOPIC.format("named"),
+        "messaging.destination.subscription.name": "s",
+        "messaging.operation.name": "deliver",
+        "velaray.entry": f"{stored.ledger_id()}:{stored.entry_id()}",
+    }
     (broker,) = receiver.stored("named")
     assert attributes(broker) == {
         "messaging.system": "pulsar",
@@ -171,6 +201,87 @@ def test_attributes_are_those_of_the_conventions(
         "messaging.operation.name": "store",
         "velaray.entry": f"{stored.ledger_id()}:{stored.entry_id()}",
     }
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_call_of_send_many_is_one_span_above_those_of_its_entries(
+    cluster: LocalCluster, receiver: Receiver, program: Program, key: Key, encrypted: bool
+) -> None:
+    topic = f"many-{encrypted}"
+    with Client(cluster.service_url) as client:
+        of_consumer, of_producer = key.options(encrypted)
+        consumer = client.subscribe(topic, "s", interceptors=[program.consuming], **of_consumer)
+        producer = client.create_producer(topic, interceptors=[program.producing], **of_producer)
+        with program.tracer.start_as_current_span("request") as request:
+            producer.send_many([b"x" * 300_000] * 3)
+        for _ in range(3):
+            message = consumer.receive(10_000)
+            assert message.properties() == {}
+            assert context_of(message)
+            consumer.acknowledge(message)
+    entries = 3  # of up to 512 KiB
+    wait_until(lambda: len(receiver.stored(topic)) == len(receiver.delivered(topic)) == entries)
+    (sent,) = program.named(f"send {TOPIC.format(topic)}")
+    processed = program.named(f"process {TOPIC.format(topic)}")
+    assert sent.attributes["messaging.batch.message_count"] == 3
+    assert sent.parent.span_id == request.get_span_context().span_id
+    assert [span.parent.span_id for span in processed] == [sent.context.span_id] * 3
+    for spans in (receiver.stored(topic), receiver.delivered(topic)):
+        assert [int(hexed(span)[2], 16) for span in spans] == [sent.context.span_id] * entries
+
+
+def test_a_failed_call_of_send_many_ends_its_span_with_the_error(
+    cluster: LocalCluster, program: Program
+) -> None:
+    with Client(cluster.service_url) as client:
+        producer = client.create_producer("failed-many", interceptors=[program.producing])
+        velaray.Admin(cluster.admin_url).topics.terminate("failed-many")
+        with pytest.raises(velaray.PulsarException):
+            producer.send_many([b"x"])
+        with pytest.raises(velaray.InvalidMessage):
+            producer.send_many([5])
+    (failed,) = program.named(f"send {TOPIC.format('failed-many')}")
+    assert failed.attributes["error.type"] == "NotAllStored"
+
+
+def test_the_messages_of_an_encrypted_batch_have_spans_of_the_broker(
+    cluster: LocalCluster, receiver: Receiver, program: Program, key: Key
+) -> None:
+    with Client(cluster.service_url) as client:
+        of_consumer, of_producer = key.options(True)
+        consumer = client.subscribe("sealed", "s", interceptors=[program.consuming], **of_consumer)
+        producer = client.create_producer(
+            "sealed",
+            interceptors=[program.producing],
+            batching_enabled=True,
+            batching_max_publish_delay_ms=1000,
+            **of_producer,
+        )
+        for number in range(3):
+            producer.send_async(b"%d" % number, properties={"own": "hidden"})
+        producer.flush()
+        for _ in range(3):
+            message = consumer.receive(10_000)
+            assert message.properties()["own"] == "hidden"
+            assert [pair.key for pair in message.info.metadata.properties] == [
+                "velaray.traceparent"
+            ] * 3
+            consumer.acknowledge(message)
+    wait_until(lambda: len(receiver.stored("sealed")) == len(receiver.delivered("sealed")) == 3)
+    ids = {span.context.span_id for span in program.named(f"send {TOPIC.format('sealed')}")}
+    assert len(ids) == 3
+    for spans in (receiver.stored("sealed"), receiver.delivered("sealed")):
+        assert {int(hexed(span)[2], 16) for span in spans} == ids
+    processed = program.named(f"process {TOPIC.format('sealed')}")
+    assert {span.parent.span_id for span in processed} == ids
+
+
+def test_copies_of_contexts_keep_the_state_of_each() -> None:
+    given = [{"traceparent": "a", "tracestate": "x=1"}, {"own": "1"}, {"traceparent": "b"}]
+    copies = [KeyValue(key=name, value=value) for each in given for name, value in exposed(each)]
+    others = [KeyValue(key="other", value="1")]
+    assert list(exposed_in([*others, *copies])) == [given[0], given[2]]
+    assert list(exposed_in(others)) == []
 
 
 def test_the_asyncio_client_and_partitions(
@@ -269,6 +380,8 @@ def message_at(entry: int, index: int = -1, size: int = 0) -> Any:
         topic_name=lambda: "t",
         message_id=lambda: found,
         properties=dict,
+        index=index,
+        info=SimpleNamespace(metadata=MessageMetadata()),
         redelivery_count=lambda: 0,
         __len__=lambda: 0,
     )

@@ -14,7 +14,7 @@ from velaray.topology.config import ClusterConfig
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
-    from velaray.topology.store_spans import StoreSpans
+    from velaray.topology.store_spans import DeliverySpans, StoreSpans
 
 
 class TelemetryMissing(RuntimeError):
@@ -43,6 +43,15 @@ def store_spans(config: ClusterConfig, topic: str) -> StoreSpans | None:
     from velaray.topology.store_spans import StoreSpans
 
     return StoreSpans(topic, _provider(config.otlp_endpoint, config.name))
+
+
+def delivery_spans(config: ClusterConfig, topic: str, subscription: str) -> DeliverySpans | None:
+    """What makes the spans of deliveries of a subscription; None without an endpoint."""
+    if not config.otlp_endpoint:
+        return None
+    from velaray.topology.store_spans import DeliverySpans
+
+    return DeliverySpans(topic, subscription, _provider(config.otlp_endpoint, config.name))
 
 
 @cache

@@ -33,6 +33,7 @@ from velaray.events.ids import ActorKey, Position
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.messages import Message, Request
 from velaray.topology.rpc import RemoteError, RpcConnection, RpcConnectionClosed
+from velaray.topology.telemetry import delivery_spans
 
 OnClosed = Callable[[SubscriptionChannel, list[ChannelConsumer]], None]
 """Handles a closed channel and the consumers that it had."""
@@ -175,12 +176,17 @@ class ChannelOpener:
         return channel
 
     def _new_channel(self, name: str, *, durable: bool, compacted: bool) -> SubscriptionChannel:
+        partition = self._partition
+        log, stored, on_closed = self._log, self._stored, self._on_closed
+        channel: SubscriptionChannel
         if compacted:
-            compactor = self._partition.compactor
-            return CompactedChannel(
-                name, self._log, self._stored, compactor, self._on_closed, durable=durable
-            )
-        return SubscriptionChannel(name, self._log, self._stored, self._on_closed, durable=durable)
+            compactor = partition.compactor
+            channel = CompactedChannel(name, log, stored, compactor, on_closed, durable=durable)
+        else:
+            channel = SubscriptionChannel(name, log, stored, on_closed, durable=durable)
+        config, topic = partition.actor_system.config, str(partition.key.topic_name)
+        channel.delivery.spans = delivery_spans(config, topic, name)
+        return channel
 
     def _reader_failed(self, error: BaseException) -> None:
         self._partition.actor_system.fatal(self._partition, error)

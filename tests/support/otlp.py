@@ -57,6 +57,10 @@ class Receiver:
         """The broker's spans of a topic."""
         return [span for span in self.spans if span.name == f"store {TOPIC.format(topic)}"]
 
+    def delivered(self, topic: str) -> list[Any]:
+        """The broker's spans of the deliveries of a topic."""
+        return [span for span in self.spans if span.name == f"deliver {TOPIC.format(topic)}"]
+
     def close(self) -> None:
         self.server.shutdown()
         self._thread.join()

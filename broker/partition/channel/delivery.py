@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate, islice
 from operator import itemgetter
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from velaray.actors.dispatch.dispatcher import IN_ORDER
 from velaray.actors.dispatch.lease import LeasedDelivery
@@ -26,10 +26,14 @@ from velaray.broker.partition.channel.throttle import Throttle
 from velaray.broker.partition.entries import CachedEntry
 from velaray.broker.partition.unreadable import Unreadable
 from velaray.broker.subscription.messages import GrantLease, LeaseReport, ReleaseLease
+from velaray.events.ids import Position
 from velaray.journal.errors import JournalError
 from velaray.topology.flow import Activity
 from velaray.topology.messages import Message
 from velaray.wire.commands import MessageHeaders
+
+if TYPE_CHECKING:
+    from velaray.topology.store_spans import DeliverySpans
 
 _DATA, _MESSAGES = itemgetter(0), itemgetter(1)  # of a `CachedEntry`
 PIECE_BYTES = 32 << 10
@@ -95,6 +99,7 @@ class Delivery:
         self.quiet = False  # consumers get nothing for now
         #: The limits of the rate; none if it is unlimited.
         self.throttles: tuple[Throttle, ...] = ()
+        self.spans: DeliverySpans | None = None
         self._channel = channel
         self._log = log
         self._leased: LeasedDelivery | None = None
@@ -337,6 +342,10 @@ class Delivery:
             for throttle in self.throttles:
                 throttle.take(done)
             consumer.activity.consumed_ms = self._channel.activity.consumed_ms = now_ms
+            if self.spans is not None:
+                for entry_id, entry in zip(entry_ids[:written], entries, strict=False):
+                    at = Position(span.ledger_id, entry_id)
+                    self.spans.written(entry, at, consumer.name, redelivery_count)
         return written
 
     def _load(self, consumer: ChannelConsumer, offset: int) -> None:
