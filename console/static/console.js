@@ -85,4 +85,7 @@ document.addEventListener("change", (event) => {
   if (["theme", "event"].includes(event.target.id)) event.target.form.requestSubmit();
 });
 
+// The choice of a theme takes effect at once; its button is for browsers without scripts.
+for (const each of document.querySelectorAll("#theme ~ button")) each.hidden = true;
+
 setTimeout(connect, FIRST_MS);
