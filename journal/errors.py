@@ -88,6 +88,18 @@ class MissingKey(JournalError):
         self.place = place
 
 
+class PlainLedger(JournalError):
+    """A ledger isn't encrypted, and plain ledgers are refused. Nothing was changed."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__(
+            f"{file}: isn't encrypted, which --encryption-required refuses: somebody else may have "
+            "written it. If it is older than the keys, start without the option until `velaray "
+            "journal keys` counts no plain ledgers"
+        )
+        self.file = file
+
+
 class ManifestConflict(JournalError):
     """The manifest has another version than expected: another process wrote it."""
 

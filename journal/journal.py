@@ -201,8 +201,8 @@ class Journal:
         owner, then reads. The result is durable and is in `recovered` until `start`. Nothing can be
         staged before `start`. ``clock_ms`` stamps frames and sealed ledgers.
 
-        Raises `MissingKey` (nothing changed), `CorruptJournal` (nothing is served; the stored
-        ledgers are untouched), `Purged`,
+        Raises `MissingKey` and `PlainLedger` (nothing changed), `CorruptJournal` (nothing is
+        served; the stored ledgers are untouched), `Purged`,
         `StorageFull`, `SyncFailed`, `Contended` if other owners kept winning, `UnsafeKey`.
         """
         manifest, version = await _take_epoch(store, key)

@@ -38,11 +38,11 @@ class Tail:
 
 async def check_keys(store: LedgerStore, journal: str, ledgers: tuple[LedgerInfo, ...]) -> None:
     """Find the keys of the encrypted ledgers that recovery may read. It reads and writes nothing
-    else. Raises `MissingKey`."""
+    else. Raises `MissingKey`, and `PlainLedger` for a plain one if keys are required."""
     first = min((info.refers_from for info in ledgers[-2:]), default=0)
     needed = {info.key_id: info.ledger_id for info in ledgers if info.ledger_id >= first}
     for key_id, ledger_id in needed.items():
-        if not key_id:
+        if not key_id and not (store.keys is not None and store.keys.required):
             continue
         if store.keys is None:
             raise MissingKey(store.location(journal, ledger_id), key_id)

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from velaray.events.ids import Position
 from velaray.journal import frames
 from velaray.journal.encryption.parts import Decryptor
-from velaray.journal.errors import CorruptJournal, MissingKey, Misuse
+from velaray.journal.errors import CorruptJournal, MissingKey, Misuse, PlainLedger
 from velaray.journal.frames import FRAME_HEADER_SIZE, LOST, FrameHeader, LedgerHeader, Mark, Pair
 from velaray.journal.manifest import LedgerInfo
 from velaray.journal.store import LedgerStore
@@ -105,10 +105,12 @@ async def read_header(store: LedgerStore, journal: str, ledger_id: int) -> Ledge
 
 
 async def decryptor_of(store: LedgerStore, header: LedgerHeader) -> Decryptor | None:
-    """What decrypts a ledger; None if it isn't encrypted. Raises `MissingKey`."""
-    if header.key is None:
-        return None
+    """What decrypts a ledger; None if it isn't encrypted. Raises `MissingKey`, `PlainLedger`."""
     file = store.location(header.owner, header.ledger_id)
+    if header.key is None:
+        if store.keys is not None and store.keys.required:
+            raise PlainLedger(file)
+        return None
     if store.keys is None:
         raise MissingKey(file, header.key.key_id)
     return Decryptor(await store.keys.find(file, header.key, header.key_context))
@@ -137,7 +139,7 @@ class LedgerReader:
     ) -> LedgerReader:
         """Read and check the ledger's header, and find its key unless ``keyless``.
 
-        Raises as `read_header`, and `MissingKey`.
+        Raises as `read_header`, `MissingKey`, and `PlainLedger` unless ``keyless``.
         """
         header = await read_header(store, journal, ledger_id)
         decryptor = None if keyless else await decryptor_of(store, header)

@@ -77,6 +77,7 @@ VALUES: Mapping[str, tuple[str, str, str]] = {
     "deleters": ("1", "2", "3"),
     "offload": ("file:///a", "s3://a/b", "gs://c"),
     "encryption_keys": ("a", "/b", "c.d:E"),
+    "encryption_required": ("true", "false", "true"),
     "token_secret": ("a.key", "b.key", "c.key"),
     "token_public_key": ("a.key", "b.key", "c.key"),
     "oidc_issuer": ("https://a", "https://b", "http://127.0.0.1:1"),

@@ -119,7 +119,7 @@ class ClusterConfig:
     that the data directory names, if any).
 
     ``encryption_keys`` names the directory or the class of the master keys with which journals are
-    encrypted ("": they aren't).
+    encrypted ("": they aren't). With ``encryption_required`` journals that aren't are refused.
 
     ``tls`` has the settings of TLS; None: all ports speak plain text.
 
@@ -165,6 +165,7 @@ class ClusterConfig:
     replication_secret: bytes = field(default=b"", repr=False)
     replication_keys: str = ""
     encryption_keys: str = ""
+    encryption_required: bool = False
     hosts: int = 0
     own_hosts: int = 0
     port_range: tuple[int, int] | None = None

@@ -36,9 +36,10 @@ def key_provider(named: str) -> KeyProvider:
         raise KeyFileError(f"encryption keys {named}: there is no such class: {error}") from error
 
 
-def ledger_keys(named: str) -> LedgerKeys | None:
-    """What makes and finds the keys of ledgers; None for "". Raises `KeyFileError`."""
-    return LedgerKeys(key_provider(named)) if named else None
+def ledger_keys(named: str, required: bool = False) -> LedgerKeys | None:
+    """What makes and finds the keys of ledgers; None for "". With ``required`` ledgers without a
+    key are refused. Raises `KeyFileError`."""
+    return LedgerKeys(key_provider(named), required=required) if named else None
 
 
 def check_encryption_keys(named: str) -> None:

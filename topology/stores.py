@@ -28,7 +28,7 @@ def store_of(
     """The journals of a cluster, for its actors. ``writers`` is the number of threads that write
     to a directory, ``ask_owner`` asks processes for journals in an object store. Raises as
     `open_store` does."""
-    keys = ledger_keys(config.encryption_keys)
+    keys = ledger_keys(config.encryption_keys, config.encryption_required)
     if is_object_store(config.data_dir):
         return ObjectLedgerStore(
             open_objects(config.data_dir),
@@ -52,17 +52,20 @@ def keys_of_environment() -> LedgerKeys | None:
     return ledger_keys(os.environ.get(VARIABLE, ""))
 
 
-def open_store(location: str, encryption_keys: str | None = None) -> LedgerStore:
+def open_store(
+    location: str, encryption_keys: str | None = None, encryption_required: bool = False
+) -> LedgerStore:
     """The journals in a directory, with its archive, or in an object store, for tools.
 
     ``encryption_keys`` names the keys of encrypted journals, as the setting does ("": there are
-    none, None: the variable says it).
+    none, None: the variable says it). With ``encryption_required`` other journals are refused.
 
     Raises `StoreRefused` for a URL that no object store has, or if the environment lacks what
     leads to it; `CorruptJournal` if the directory's file about its archive is damaged; and as
     `ledger_keys`.
     """
-    keys = keys_of_environment() if encryption_keys is None else ledger_keys(encryption_keys)
+    named = os.environ.get(VARIABLE, "") if encryption_keys is None else encryption_keys
+    keys = ledger_keys(named, encryption_required)
     if is_object_store(location):
         return ObjectLedgerStore(open_objects(location), keys=keys)
     return _tiered(FileStore(location, keys=keys))

@@ -484,6 +484,15 @@ class ClusterSettings(BaseModel):
             unset="nothing is encrypted",
         ),
     ] = ""
+    encryption_required: Annotated[
+        bool,
+        About(
+            SECURITY,
+            "Refuse journals that aren't encrypted: nobody without the keys can add data by "
+            "writing files or objects. It needs --encryption-keys, and data without plain "
+            "ledgers, which `velaray journal keys` counts.",
+        ),
+    ] = False
 
     tls_cert: Annotated[
         FilePath | None,

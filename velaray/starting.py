@@ -108,6 +108,7 @@ class ClusterOptions(TypedDict, total=False):
     cluster_number: int
     replication_secret: bytes | Path
     encryption_keys: str | Path
+    encryption_required: bool
     port_range: tuple[int, int] | None
     advertise: str | Mapping[str, str]
     offload: str
@@ -174,6 +175,8 @@ def configured(
     values |= _replication_keys(settings.replication_secret)
     if settings.encryption_keys:
         check_encryption_keys(settings.encryption_keys)
+    elif settings.encryption_required:
+        raise KeyFileError("encryption_required needs keys: give their directory, encryption_keys")
     host = own_address(settings.host)
     values["tls"] = tls = _tls(settings, host)
     check_binding(host, auth, tls)
@@ -323,8 +326,10 @@ def own_data(config: ClusterConfig) -> tuple[int, str]:
 
 
 async def _check_keys(config: ClusterConfig) -> None:
-    """Raise `MissingKey` if the catalog is encrypted with a key that isn't here."""
-    store, catalog = open_store(config.data_dir, config.encryption_keys), ActorKey.catalog().text()
+    """Raise `MissingKey` if the catalog is encrypted with a key that isn't here, `PlainLedger` if
+    it isn't encrypted and must be."""
+    keys = config.encryption_keys, config.encryption_required
+    store, catalog = open_store(config.data_dir, *keys), ActorKey.catalog().text()
     try:
         # A new cluster has none, and opening the catalog reports a damaged one.
         with suppress(NotStored, CorruptJournal, UnsupportedFormat):

@@ -86,9 +86,15 @@ class LedgerKeys:
     be used from several event loops."""
 
     def __init__(
-        self, provider: KeyProvider, random_bytes: Callable[[int], bytes] = os.urandom
+        self,
+        provider: KeyProvider,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+        *,
+        required: bool = False,
     ) -> None:
+        """``required`` says that ledgers without a key are refused."""
         self.provider = provider
+        self.required = required
         self._random_bytes = random_bytes
         self._calls = Lock()  # held by a thread that calls the provider, never by a loop
         self._lock = Lock()  # of the known keys

@@ -30,7 +30,13 @@ from velaray.journal.damage import find_damage
 from velaray.journal.encryption.key_files import DirectoryKeys, UnusableKeyFile
 from velaray.journal.encryption.keys import LedgerKeys
 from velaray.journal.encryption.parts import TAG_SIZE
-from velaray.journal.errors import CorruptJournal, JournalError, MissingKey, StorageFull
+from velaray.journal.errors import (
+    CorruptJournal,
+    JournalError,
+    MissingKey,
+    PlainLedger,
+    StorageFull,
+)
 from velaray.journal.journal import Journal, JournalSettings
 from velaray.journal.manifest import FORMAT_VERSION, decode_manifest
 from velaray.journal.memory import MemoryStore
@@ -367,6 +373,43 @@ async def _missing_key(backend: Backend | ObjectBackend, folder: Path, empty: Pa
 def test_a_missing_key_is_named_and_changes_nothing(backend, folder, tmp_path: Path) -> None:
     write_key(tmp_path / "others", "000")
     _missing_key(backend, folder, tmp_path / "others")
+
+
+@on_loop
+async def _plain_refused(backend: Backend | ObjectBackend, folder: Path) -> None:
+    journal = await write_frames(opened(backend, None))
+    await journal.close()
+    plain = journal.ledgers[-1].ledger_id
+    before, content = await backend.store().read_manifest(KEY), stored_bytes(backend)
+    strict = backend.store()
+    strict.keys = LedgerKeys(DirectoryKeys(folder), required=True)
+    for reading in (
+        lambda: open_journal(strict),
+        lambda: LedgerReader.open(strict, KEY, plain),
+        lambda: anext(replay(strict, KEY)),
+    ):
+        with pytest.raises(PlainLedger, match="--encryption-required") as caught:
+            await reading()
+        assert caught.value.file == strict.location(KEY, plain)
+    assert await backend.store().read_manifest(KEY) == before
+    assert stored_bytes(backend) == content
+    for _ in range(2):  # keys alone accept it
+        journal = await open_journal(opened(backend, folder))
+        await journal.start({"events": b""}, b"digest")
+        journal.stage(b"newest", seal_entry(b"\0\0\0\0newest"))
+        await journal.commit()
+        await journal.close()
+    journal = await open_journal(strict)  # no recovery needs the plain one
+    await journal.start({"events": b""}, b"digest")
+    with pytest.raises(PlainLedger):
+        await journal.read(Position(plain, 0), 1, 1 << 20)
+    encrypted = journal.ledgers[1].ledger_id
+    (found,) = await journal.read(Position(encrypted, 0), 1, 1 << 20)
+    assert bytes(found.blob) == seal_entry(b"\0\0\0\0newest")
+
+
+def test_plain_ledgers_are_refused_if_encryption_is_required(backend, folder: Path) -> None:
+    _plain_refused(backend, folder)
 
 
 @on_loop

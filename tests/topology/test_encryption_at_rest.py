@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from base64 import b64encode
 from pathlib import Path
 from typing import Any
@@ -234,6 +235,32 @@ def test_keys_that_are_in_use_are_counted(filled: Path) -> None:
     rows = json.loads(run("journal", "keys", "--data", filled, "-o", "json").stdout)
     assert [row["key"] for row in rows] == ["001", "002"]
     assert all(row["ledgers"] and row["bytes"] for row in rows)
+
+
+def test_a_forged_plain_journal_is_refused_if_encryption_is_required(
+    tmp_path: Path, keys: Path
+) -> None:
+    with LocalCluster.start(tmp_path / "plain") as cluster:
+        use(cluster)
+    with LocalCluster.start(
+        tmp_path / "data", encryption_keys=keys, encryption_required=True
+    ) as cluster:
+        use(cluster)
+        expected = read(cluster)
+    with LocalCluster.start(
+        tmp_path / "data", encryption_keys=keys, encryption_required=True
+    ) as cluster:
+        assert read(cluster) == expected
+    with pytest.raises(ClusterError, match="isn't encrypted, which --encryption-required refuses"):
+        LocalCluster.start(tmp_path / "plain", encryption_keys=keys, encryption_required=True)
+    with pytest.raises(KeyFileError, match="encryption_required needs keys"):
+        LocalCluster.start(tmp_path / "plain", encryption_required=True)
+    (catalog,) = (tmp_path / "data" / "journals").glob("catalog*")
+    (forged,) = (tmp_path / "plain" / "journals").glob("catalog*")
+    shutil.rmtree(catalog)
+    shutil.copytree(forged, catalog)
+    with pytest.raises(ClusterError, match=f"{catalog}.* isn't encrypted"):
+        LocalCluster.start(tmp_path / "data", encryption_keys=keys, encryption_required=True)
 
 
 def test_readers_of_files_take_the_keys_or_refuse(
