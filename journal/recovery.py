@@ -65,7 +65,7 @@ async def recover(
     records: list[Record] = []
     tail: Tail | None = None
     for info in ledgers[first:]:
-        reader = await LedgerReader.open(store, journal, info.ledger_id)
+        reader = await LedgerReader.open(store, journal, info.ledger_id, blobs=False)
         tail = await _read_history(reader, info, records)
     return Recovered(checkpoint, records, tuple(damaged)), tail
 

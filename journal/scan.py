@@ -125,25 +125,36 @@ class LedgerReader:
         journal: str,
         header: LedgerHeader,
         decryptor: Decryptor | None = None,
+        *,
+        blobs: bool = True,
     ) -> None:
-        """Without ``decryptor`` the frames of an encrypted ledger are checked, but not opened."""
+        """Without ``decryptor`` the frames of an encrypted ledger are checked, but not opened;
+        without ``blobs`` the blobs aren't."""
         self.store = store
         self.journal = journal
         self.header = header
         self.file = store.location(journal, header.ledger_id)
         self._decryptor = decryptor
+        self._blobs = blobs
 
     @classmethod
     async def open(
-        cls, store: LedgerStore, journal: str, ledger_id: int, *, keyless: bool = False
+        cls,
+        store: LedgerStore,
+        journal: str,
+        ledger_id: int,
+        *,
+        keyless: bool = False,
+        blobs: bool = True,
     ) -> LedgerReader:
-        """Read and check the ledger's header, and find its key unless ``keyless``.
+        """Read and check the ledger's header, and find its key unless ``keyless``. Without
+        ``blobs`` a reader needs events alone: in an encrypted ledger each blob is `frames.LOST`.
 
         Raises as `read_header`, `MissingKey`, and `PlainLedger` unless ``keyless``.
         """
         header = await read_header(store, journal, ledger_id)
         decryptor = None if keyless else await decryptor_of(store, header)
-        return cls(store, journal, header, decryptor)
+        return cls(store, journal, header, decryptor, blobs=blobs)
 
     @property
     def opens(self) -> bool:
@@ -265,9 +276,9 @@ class LedgerReader:
         if not whole and not damaged:
             return None
         place = frames.place_of_stored(frame.offset, frame.header)
-        opened = decryptor.frame(frame.payload, frame.header.records, place)
+        opened = decryptor.frame(frame.payload, frame.header.records, place, blobs=self._blobs)
         if opened is not None:
-            lost = any(blob is LOST for _, blob in opened)
+            lost = self._blobs and any(blob is LOST for _, blob in opened)
             return replace(frame, damaged=lost or not whole, opened=opened)
         if whole:
             raise self._changed(frame.offset)

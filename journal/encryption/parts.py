@@ -75,9 +75,12 @@ class Decryptor:
         self._decrypt = AESGCM(key).decrypt
         self._invalid = InvalidTag
 
-    def frame(self, payload: memoryview, records: int, place: bytes) -> list[Pair] | None:
+    def frame(
+        self, payload: memoryview, records: int, place: bytes, *, blobs: bool = True
+    ) -> list[Pair] | None:
         """The (event, blob) pairs of a frame of history. A blob that isn't what was encrypted at
-        this place is `LOST`. None if that is so for the events."""
+        this place is `LOST`. None if that is so for the events. Without ``blobs`` none of them is
+        decrypted, and each is `LOST`."""
         found = self._events(payload, records, place)
         if found is None:
             return None
@@ -88,7 +91,7 @@ class Decryptor:
             if size is not None:
                 number += 1
                 end = at + size + TAG_SIZE
-                plain = self._opened(number, payload[at:end], place)
+                plain = self._opened(number, payload[at:end], place) if blobs else None
                 blob = LOST if plain is None else memoryview(plain)
                 at = end
             opened.append((event, blob))

@@ -29,7 +29,7 @@ from velaray.journal import frames
 from velaray.journal.damage import find_damage
 from velaray.journal.encryption.key_files import DirectoryKeys, UnusableKeyFile
 from velaray.journal.encryption.keys import LedgerKeys
-from velaray.journal.encryption.parts import TAG_SIZE
+from velaray.journal.encryption.parts import TAG_SIZE, Decryptor
 from velaray.journal.errors import (
     CorruptJournal,
     JournalError,
@@ -373,6 +373,37 @@ async def _missing_key(backend: Backend | ObjectBackend, folder: Path, empty: Pa
 def test_a_missing_key_is_named_and_changes_nothing(backend, folder, tmp_path: Path) -> None:
     write_key(tmp_path / "others", "000")
     _missing_key(backend, folder, tmp_path / "others")
+
+
+@on_loop
+async def _recovery_opens_no_blob(
+    backend: Backend | ObjectBackend, folder: Path, opened_sizes: list[int]
+) -> None:
+    journal = await write_frames(opened(backend, folder))
+    await journal.close()
+    opened_sizes.clear()
+    journal = await open_journal(opened(backend, folder))
+    assert events_of(journal) == [*EVENTS, b"later"]
+    assert (journal.ledgers[-1].records, journal.ledgers[-1].entries) == (7, 6)
+    sizes = {len(blob) + TAG_SIZE for blob in BLOBS}
+    assert opened_sizes and not sizes & set(opened_sizes)
+    await journal.start({"events": b""}, b"digest")
+    assert len(await blobs(journal)) == 6
+    assert sizes <= set(opened_sizes)
+
+
+def test_recovery_decrypts_events_alone(
+    backend, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    original = Decryptor._opened
+
+    def noted(self: Decryptor, number: int, stored: bytes, place: bytes) -> bytes | None:
+        sizes.append(len(stored))
+        return original(self, number, stored, place)
+
+    monkeypatch.setattr(Decryptor, "_opened", noted)
+    _recovery_opens_no_blob(backend, folder, sizes)
 
 
 @on_loop
