@@ -658,10 +658,17 @@ class InFlightTracker:
         return [offset for offset in known if first <= offset < end and offset in self._left]
 
     def forget_acked(self) -> None:
-        """Drop sizes and hashes of acknowledged entries."""
-        self.sizes.drop(self.cursor.acked_before, self.cursor.next_unacked)
+        """Drop sizes and hashes of entries that are acknowledged and released.
+
+        The cursor may have acknowledgements that this object doesn't have yet: several that were
+        put off during a roll-over are applied one after the other.
+        """
+        self.sizes.drop(self.cursor.acked_before, self._needed)
         if self.hashes is not None:
-            self.hashes.drop(self.cursor.acked_before, self.cursor.next_unacked)
+            self.hashes.drop(self.cursor.acked_before, self._needed)
+
+    def _needed(self, first: int, end: int) -> bool:
+        return self.cursor.next_unacked(first) < end or bool(self.held.within(first, end))
 
     def held_of(self, owner: int, ranges: Sequence[Range] | None) -> list[Range]:
         """The entries in the ranges (None: all) that the consumer holds, ascending."""

@@ -1,8 +1,8 @@
 """One number for each entry that a dispatcher may have to deliver.
 
 `EntrySizes` has the number of messages of an entry, `EntryHashes` the hash of its key. They take a
-few bytes per entry, in pages. A page is dropped when all its entries are acknowledged, so one old
-un-acknowledged entry keeps only its own page.
+few bytes per entry, in pages. A page is dropped when all its entries are acknowledged and released,
+so one old un-acknowledged entry keeps only its own page.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from itertools import accumulate
 from velaray.actors.sets.entry_holdings import PAGE, Places
 
 _SWEEP_AT = 64
+
+
+def _of(number: int, needed: Callable[[int, int], bool]) -> bool:
+    return needed(number * PAGE, (number + 1) * PAGE)
 
 
 class EntryNumbers:
@@ -68,23 +72,22 @@ class EntryNumbers:
             found += map(self._pages.get(number, self._none).__getitem__, within)
         return found
 
-    def drop(self, acked_before: int, next_unacked: Callable[[int], int]) -> None:
-        """Drop pages whose entries are all acknowledged.
+    def drop(self, acked_before: int, needed: Callable[[int, int], bool]) -> None:
+        """Drop pages that aren't needed, which ``needed`` tells of a range of entries.
 
-        Cheap when there is nothing to drop: pages beyond ``acked_before`` are only checked when
-        their number has doubled.
+        Cheap when there is nothing to drop: pages before ``acked_before`` are checked when that
+        enters another page, all the others only when their number has doubled.
         """
         floor = acked_before // PAGE
         if floor > self._floor:
             self._floor = floor
-            self._pages = {number: page for number, page in self._pages.items() if number >= floor}
+            self._keep(lambda number: number >= floor or _of(number, needed))
         if len(self._pages) > self._sweep_at:
-            self._pages = {
-                number: page
-                for number, page in self._pages.items()
-                if next_unacked(number * PAGE) < (number + 1) * PAGE
-            }
+            self._keep(lambda number: _of(number, needed))
             self._sweep_at = max(_SWEEP_AT, 2 * len(self._pages))
+
+    def _keep(self, kept: Callable[[int], bool]) -> None:
+        self._pages = {number: page for number, page in self._pages.items() if kept(number)}
 
     def page_count(self) -> int:
         """The number of pages."""

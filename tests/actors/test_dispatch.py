@@ -137,6 +137,25 @@ def test_entries_of_a_detached_consumer_are_delivered_first_without_counting() -
     made.check()
 
 
+@pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED])
+def test_acknowledgements_may_come_one_by_one_after_the_cursor_has_all(
+    kind: SubscriptionType,
+) -> None:
+    """After a roll-over, when the mark is already behind entries that a consumer still holds."""
+    cursor = Cursor()
+    made = dispatcher(5000, 4000, kind=kind, cursor=cursor)
+    assert got(made.dispatch()) == [*range(4000)]
+    cursor.ack_range(0, 3500)
+    for first in range(0, 3500, 250):
+        made.acked([(first, first + 250)])
+        assert made.consumers()[0].unacked == 4000 - first - 250
+    made.detach(0)
+    made.attach(consumer(1, kind))
+    made.flow(1, 5000)
+    assert got(made.dispatch()) == [*range(3500, 5000)]
+    made.check()
+
+
 def test_shared_redelivers_only_the_requested_entries_and_counts_them() -> None:
     made = dispatcher(6, 6)
     made.dispatch()
