@@ -56,6 +56,7 @@ DESCRIPTORS_LIMIT = 1.0
 _ALL_JOURNALS = "all journals"
 _SUBJECT = "soak"
 _MIB = 1 << 20
+_ROOT = Path(__file__).parents[1]
 _SAMPLE_S = 10.0
 _TICK_S = 0.01
 
@@ -118,6 +119,8 @@ def run(options: Options) -> Result:
 def _small_ledgers() -> Iterator[None]:
     """A Ray whose processes make small ledgers."""
     hook = f"{__name__}.{shrink.__name__}"
+    known = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = f"{_ROOT}{os.pathsep}{known}"  # Ray's processes import the hook
     start_ray(
         object_store_memory=OBJECT_STORE_BYTES, runtime_env={"worker_process_setup_hook": hook}
     )
