@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from velaray.actors.dispatch import sizes as entry_sizes
 from velaray.actors.dispatch.consumers import (
     ActiveChange,
     ConsumerSpec,
@@ -19,6 +20,7 @@ from velaray.actors.dispatch.lease import REPORT_AT, DispatchLease, LeasedDelive
 from velaray.actors.dispatch.shared import TURN
 from velaray.actors.dispatch.unacked import UNLIMITED
 from velaray.actors.machine import InvariantViolation, Reason, Refusal
+from velaray.actors.sets import entry_holdings
 from velaray.actors.subscription.cursor import Cursor
 
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = SubscriptionType
@@ -554,6 +556,9 @@ class Model(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        for module in (entry_sizes, entry_holdings):  # few entries fill several pages
+            self.patch.setattr(module, "PAGE", 8)
         self.cursor = Cursor()
         self.subject = Dispatcher(self.cursor)
         self.sizes: list[int] = []
@@ -631,6 +636,19 @@ class Model(RuleBasedStateMachine):
         self.cursor.ack_range(first, end)
         self.subject.acked([(first, end)])
         self.forget(first, end)
+
+    @rule(data=st.data(), lengths=st.lists(st.integers(1, 25), min_size=2, max_size=4))
+    @precondition(lambda self: self.sizes)
+    def ack_late(self, data: st.DataObject, lengths: list[int]) -> None:
+        """The cursor has several acknowledgements before the dispatcher gets the first one."""
+        ranges = []
+        for length in lengths:
+            first = data.draw(st.integers(0, len(self.sizes) - 1))
+            ranges.append((first, min(first + length, len(self.sizes))))
+            self.cursor.ack_range(*ranges[-1])
+        for part in ranges:
+            self.subject.acked([part])
+            self.forget(*part)
 
     @rule(data=st.data(), ack_set=st.integers(0, 31))
     @precondition(lambda self: self.holder)
@@ -787,6 +805,12 @@ class Model(RuleBasedStateMachine):
             assert held == sorted(o for o, who in self.holder.items() if who == number)
 
     def teardown(self) -> None:
+        try:
+            self.drain()
+        finally:
+            self.patch.undo()
+
+    def drain(self) -> None:
         """With one patient consumer everything is delivered in the end, and acked."""
         for number in sorted(self.permits):
             self.subject.detach(number)
