@@ -31,7 +31,7 @@ from benchmarks.rig import running_cluster
 from benchmarks.systems.official_client import connected
 from velaray.broker import journaled_actor
 from velaray.broker.garbage_collection import ledger_keeper
-from velaray.cluster import OBJECT_STORE_BYTES, Cluster
+from velaray.cluster import NODE_HEALTH, OBJECT_STORE_BYTES, Cluster
 from velaray.journal.files import JOURNALS
 from velaray.journal.journal import JournalSettings
 from velaray.topology import actor_system
@@ -119,6 +119,8 @@ def run(options: Options) -> Result:
 def _small_ledgers() -> Iterator[None]:
     """A Ray whose processes make small ledgers."""
     hook = f"{__name__}.{shrink.__name__}"
+    for name, value in NODE_HEALTH.items():  # as where velaray starts Ray
+        os.environ.setdefault(name, value)
     known = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = f"{_ROOT}{os.pathsep}{known}"  # Ray's processes import the hook
     start_ray(
