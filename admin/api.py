@@ -16,6 +16,7 @@ from velaray.admin import audit as admin_audit
 from velaray.admin import brokers as admin_brokers
 from velaray.admin import clusters as admin_clusters
 from velaray.admin import compaction as admin_compaction
+from velaray.admin import erasure as admin_erasure
 from velaray.admin import hosts as admin_hosts
 from velaray.admin import ledgers as admin_ledgers
 from velaray.admin import levels as admin_levels
@@ -61,6 +62,7 @@ _MODULES = (
     admin_clusters,
     admin_tenants,
     admin_namespaces,
+    admin_erasure,
     admin_permissions,
     admin_levels,
     admin_policies,

@@ -15,6 +15,7 @@ from aiohttp import web
 from velaray.admin.changes import name_of
 from velaray.admin.http import IDENTITY
 from velaray.client.admin.audit import AuditRecord, Outcome
+from velaray.client.admin.namespaces import ERASE
 from velaray.client.admin.operations import Operation
 from velaray.client.admin.topics import PUBLISH
 
@@ -109,6 +110,8 @@ async def _parameters(operation: Operation, request: web.Request) -> dict[str, A
 def _body(operation: Operation, raw: bytes) -> Any:
     if operation is PUBLISH:
         return f"(a message, {len(raw)} bytes)"
+    if operation is ERASE:
+        return HIDDEN
     try:
         return _plain("", json.loads(raw), 0)
     except (ValueError, RecursionError):

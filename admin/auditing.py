@@ -9,15 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from aiohttp import web
 
 from velaray.admin.audit_records import ended, reason_in, record_of
 from velaray.admin.changes import is_change, may_change
+from velaray.admin.erasure import digest_of
 from velaray.admin.http import ACTOR_SYSTEM, AdminError, Handler, answer_errors
 from velaray.broker.audit.writer import AuditAway, AuditWriter
 from velaray.client.admin.audit import AuditRecord
+from velaray.client.admin.namespaces import ERASE
 from velaray.client.admin.operations import Operation
+from velaray.topology.rpc import RemoteError
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +98,8 @@ def audited(operation: Operation, check: Check, handler: Handler) -> Handler:
             now_ms = _now_ms(request)
             audit.refused(ended(record, refusal.status, reason_in(refusal), now_ms), now_ms)
             return refusal
+        if operation is ERASE:  # the record must not have what is erased
+            return await answer_errors(request, partial(_erase, audit, record, handler))
         return await _recorded(audit, record, request, handler)
 
     async def checked(request: web.Request) -> web.StreamResponse:
@@ -134,6 +140,17 @@ async def _recorded(
         )
         await asyncio.shield(recording)
     return response
+
+
+async def _erase(
+    audit: Audit, record: AuditRecord, handler: Handler, request: web.Request
+) -> web.StreamResponse:
+    """Record an erasure with the HMAC of what is erased. Raises `JournalError`: nothing began."""
+    try:
+        parameters = {**record["parameters"], "digest": await digest_of(request)}
+    except (AdminError, RemoteError):
+        parameters = record["parameters"]  # the handler refuses it for the same reason
+    return await _recorded(audit, {**record, "parameters": parameters}, request, handler)
 
 
 def make_audit(app: web.Application) -> Audit | None:

@@ -118,6 +118,7 @@ _ROWS: Mapping[Right, tuple[str, ...]] = {
         "GET /admin/v2/namespaces/{tenant}",
         *(f"{method} {_NAMESPACE}" for method in ("GET", "PUT", "DELETE")),
         f"GET {_NAMESPACE}/bundles",
+        f"POST {_NAMESPACE}/erasures",
         *(
             f"{method} {base}/{path}"
             for base in (_NAMESPACE, _BUNDLE)

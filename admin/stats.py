@@ -130,6 +130,7 @@ def topic_stats(
         "appliedPolicies": raw["policies"],
         "failedReads": raw["failed_reads"],
         "skippedEntries": raw["skipped"],
+        **({"erasedMessages": raw["erased_messages"]} if "erased_messages" in raw else {}),
         "numberOfEntries": raw["entries"],
         "topicEpoch": raw["topic_epoch"],
         "ongoingTxnCount": raw["ongoing"],

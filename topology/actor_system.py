@@ -18,11 +18,13 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from velaray.actors.machine import Reason
 from velaray.events.backoff import Backoff, RandomSource
 from velaray.events.ids import ActorKey
+from velaray.journal.encryption.keyring import Keyring
 from velaray.journal.journal import JournalSettings
 from velaray.journal.store import LedgerStore
 from velaray.topology.config import ClusterConfig
 from velaray.topology.host import ActorHost
 from velaray.topology.host_control import HostControl
+from velaray.topology.keyrings import keyring_of
 from velaray.topology.logs import facts_of, with_facts
 from velaray.topology.messages import Codec, Message, ReplyT, Request
 from velaray.topology.rpc import (
@@ -173,11 +175,27 @@ class ActorSystem(abc.ABC):
         """Whether a topic can have a process of its own."""
         self.actors_tls = actors_tls(config)
         """How actors connect to each other; None: without TLS."""
+        self._keyring: Keyring | None = None
         self._host = ActorHost(config)
         self._rpc_connections: dict[ActorKey, RpcConnection] = {}
         self._dialling: weakref.WeakValueDictionary[ActorKey, asyncio.Lock] = (
             weakref.WeakValueDictionary()
         )
+
+    def needed_keyring(self) -> Keyring:
+        """The keyring of the cluster; this process has one.
+
+        Raises `RemoteError` (NOT_ALLOWED) if the cluster has no encryption keys.
+        """
+        if self._keyring is None:
+            self._keyring = keyring_of(self.store, self.random)
+        if self._keyring is None:
+            raise RemoteError(
+                Reason.NOT_ALLOWED,
+                "erasable namespaces need a cluster with encryption keys: start it with "
+                "--encryption-keys",
+            )
+        return self._keyring
 
     @abc.abstractmethod
     async def address(self, key: ActorKey) -> Address:

@@ -23,6 +23,7 @@ from velaray.broker.coordinator.coordinators import DEFAULT_COORDINATORS, ensure
 from velaray.broker.garbage_collection.collectors import ensure_deletion_topics
 from velaray.client.tls import TlsFilesError
 from velaray.events.ids import ActorKey
+from velaray.journal.encryption.keyring import FOLDER as KEYRING
 from velaray.journal.errors import CorruptJournal, JournalError, NotStored, UnsupportedFormat
 from velaray.journal.files import JOURNALS, NUMBERS
 from velaray.journal.objects.ledger_store import ObjectLedgerStore
@@ -375,7 +376,7 @@ def lock_data(location: str) -> IO[str]:
             "use another directory"
         ) from error
     try:
-        tighten(data_dir, (JOURNALS, NUMBERS, OFFLOAD, SECRETS, _LOCK_FILE))
+        tighten(data_dir, (JOURNALS, NUMBERS, OFFLOAD, SECRETS, KEYRING, _LOCK_FILE))
     except OSError as error:
         lock.close()
         raise ClusterError(

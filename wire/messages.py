@@ -27,6 +27,9 @@ _SIZE = Struct(">I")
 
 Buffer = bytes | memoryview
 
+SEALED = "velaray-sealed-1"
+"""The name of the algorithm in the metadata of a sealed entry (`velaray.wire.sealed`)."""
+
 
 def open_entry(entry: Buffer) -> tuple[MessageMetadata, int]:
     """The metadata of a sealed entry, and where its payload begins.
@@ -118,6 +121,8 @@ def key_hash(entry: Buffer) -> int:
     if metadata.HasField("ordering_key"):
         return sticky_hash(metadata.ordering_key)
     if not metadata.HasField("partition_key"):
+        if metadata.encryption_algo == SEALED:  # its key is sealed; the hash isn't
+            return int.from_bytes(metadata.encryption_param, "big")
         return sticky_hash(f"{metadata.producer_name}-{metadata.sequence_id}".encode())
     key = metadata.partition_key.encode()
     if metadata.partition_key_b64_encoded:

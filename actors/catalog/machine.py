@@ -51,6 +51,7 @@ from velaray.actors.catalog.deleted_topics import (
     evolve_restored,
     newest_deleted_topic,
 )
+from velaray.actors.catalog.erasable import erasable_problem, excluded_problem
 from velaray.actors.catalog.grants import (
     GrantActions,
     GrantSubscription,
@@ -70,7 +71,7 @@ from velaray.actors.catalog.migrations import (
     is_closed,
     keeps_all,
 )
-from velaray.actors.catalog.policies import InvalidPolicyError, canonical, policy_at
+from velaray.actors.catalog.policies import ERASABLE, InvalidPolicyError, canonical, policy_at
 from velaray.actors.catalog.state import (
     Catalog,
     Cluster,
@@ -754,6 +755,10 @@ def _set_policy(state: Catalog, scope: Scope, name: str, value: bytes) -> Decisi
         return Decision(reply=refusal)
     if name == PULL_FROM and (refusal := pull_problem(state, settled)):
         return Decision(reply=refusal)
+    if name == ERASABLE and (refusal := erasable_problem(state, scope, settled)):
+        return Decision(reply=refusal)
+    if refusal := excluded_problem(state, scope, name, settled):
+        return Decision(reply=refusal)
     if state.policies.get(scope, {}).get(name) == settled:
         return _changes()
     return _changes(
@@ -773,6 +778,8 @@ def _remove_policy(state: Catalog, scope: Scope, name: str) -> Decision:
         return refuse(Reason.NOT_FOUND, f"no {scope} to remove policy {name} from")
     if name not in state.policies.get(scope, {}):
         return _changes()
+    if name == ERASABLE and (refusal := erasable_problem(state, scope, None)):
+        return Decision(reply=refusal)
     return _changes(
         PolicyRemoved(tenant=scope.tenant, namespace=scope.namespace, topic=scope.topic, name=name)
     )

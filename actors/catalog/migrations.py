@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from velaray.actors.catalog.erasable import moving_problem
 from velaray.actors.catalog.migration_state import FENCED, REPLICATED, Migration, Phase
 from velaray.actors.catalog.state import Catalog, Progress
 from velaray.actors.machine import Decision, Reason, Refusal, refuse, require
@@ -107,6 +108,8 @@ def decide_begin(state: Catalog, command: BeginMigration, now_ms: int) -> Decisi
     if home := state.homes.get(tenant):
         problem = f"the home of tenant {tenant} is cluster {home}: migrate it from there"
         return refuse(Reason.NOT_ALLOWED, problem)
+    if refusal := moving_problem(state, tenant):
+        return Decision(reply=refusal)
     if command.progress not in tuple(Progress):
         choices = " or ".join(Progress)
         return refuse(Reason.INVALID, f"progress must be {choices}, not {command.progress[:40]!r}")

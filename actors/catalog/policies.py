@@ -45,6 +45,9 @@ SUBSCRIPTION_PERMISSIONS = "permissionsOnSubscriptions"
 SUBSCRIPTION_AUTH_MODE = "subscriptionAuthMode"
 """The policy that ties the names of subscriptions to roles."""
 BY_PREFIX = "Prefix"
+ERASABLE = "erasable"
+"""The policy by which messages can be erased, by their key or their subject."""
+NOT_ERASABLE = "none"
 NO_ISOLATION, DEDICATED = "none", "dedicated"
 
 
@@ -470,6 +473,16 @@ _ROWS = (
         "None",
         "With Prefix, the name of a role's subscription begins with the role and a dash.",
         _AUTHORISATION,
+        in_every_answer=False,
+    ),
+    Policy(
+        ERASABLE,
+        OneOf((NOT_ERASABLE, "key", "subject")),
+        Level.NAMESPACE,
+        NOT_ERASABLE,
+        "What messages can be erased by: nothing, their key, or their property `subject`. It is "
+        "set before the namespace has topics, in a cluster with encryption keys.",
+        "broker.partition.sealing:Sealing",
         in_every_answer=False,
     ),
     _not_applied(

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from velaray.actors.catalog.clusters import replicated_partitions
 from velaray.actors.catalog.inbound_replication import pulled_partitions
 from velaray.actors.catalog.machine import CatalogMachine, Done, Ensured
-from velaray.actors.catalog.policies import DEDICATED, ISOLATION
+from velaray.actors.catalog.policies import DEDICATED, ERASABLE, ISOLATION, NOT_ERASABLE
 from velaray.actors.catalog.state import (
     CLUSTER,
     Catalog,
@@ -56,6 +56,7 @@ def _partitions(state: Catalog) -> list[tuple[ActorKey, TopicPolicies]]:
 
 ResultT = TypeVar("ResultT")
 PULL_WAKE_S = 2.0
+_NOT_ERASABLE = json.dumps(NOT_ERASABLE).encode()
 _DEDICATED = json.dumps(DEDICATED).encode()
 FIRST_BACKOFF_S = 0.5
 
@@ -180,6 +181,7 @@ class CatalogActor(JournaledActor):
             return await super().handle(request)
         if isinstance(request, m.SetPolicy):
             _check_isolation(request, self.actor_system)
+            _check_keys(request, self.actor_system)
         try:
             if isinstance(request, m.MigrationStatus):
                 return await self.migrations.status(request.tenant)
@@ -243,3 +245,9 @@ def _check_isolation(request: m.SetPolicy, actor_system: ActorSystem) -> None:
             f"policy {ISOLATION}: topics have no processes of their own in this cluster; start it "
             "with --placement auto or dedicated",
         )
+
+
+def _check_keys(request: m.SetPolicy, actor_system: ActorSystem) -> None:
+    """Refuse erasable namespaces in a cluster without encryption keys. Raises `RemoteError`."""
+    if request.name == ERASABLE and request.value.strip() != _NOT_ERASABLE:
+        actor_system.needed_keyring()

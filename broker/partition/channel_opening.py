@@ -19,6 +19,8 @@ from velaray.broker.partition.dead_letters import DeadLetterMover, is_for_dead_l
 from velaray.broker.partition.entries import CachedEntry
 from velaray.broker.partition.fencing import superseded_if_fenced
 from velaray.broker.partition.geo_replication import GeoReplication
+from velaray.broker.partition.sealed_channel import SealedChannel
+from velaray.broker.partition.sealing import Sealing, refuse_sealed
 from velaray.broker.partition.subscription_channel import LogServices, SubscriptionChannel
 from velaray.broker.partition.topic_schemas import TopicSchemas
 from velaray.broker.subscription.dispatcher import LocalPort, SubscriptionDispatcher
@@ -70,6 +72,7 @@ class Partition(Protocol):
     schemas: TopicSchemas
     compactor: Compactor
     geo: GeoReplication
+    sealing: Sealing | None
 
     def spawn(self, work: Any) -> Any:
         """Run a coroutine that is cancelled with the partition."""
@@ -121,6 +124,16 @@ class ChannelOpener:
             found["deadLetter"] = None
         return found
 
+    def _channel_for(self, name: str, *, durable: bool, compacted: bool) -> SubscriptionChannel:
+        """A new channel. Raises `RemoteError` for compacted reads of an erasable topic."""
+        sealing = self._partition.sealing
+        if sealing is None:
+            return self._new_channel(name, durable=durable, compacted=compacted)
+        if compacted:
+            refuse_sealed(sealing, "it has no compacted view")
+        log, stored = self._log, self._stored
+        return SealedChannel(name, log, stored, sealing, self._on_closed, durable=durable)
+
     async def connect(self, ref: SubscriptionRef, *, compacted: bool) -> SubscriptionChannel:
         """Open the channel of a durable subscription.
 
@@ -128,7 +141,7 @@ class ChannelOpener:
         reached; no channel is left then.
         """
         partition, log = self._partition, self._log
-        channel = self._new_channel(ref.name, durable=True, compacted=compacted)
+        channel = self._channel_for(ref.name, durable=True, compacted=compacted)
         key = partition.key.of_subscription(ref.name, ref.incarnation)
         moved = partial(self._on_unused, channel)
         channel.mover = DeadLetterMover(partition, self._stored, channel, key, moved)
@@ -160,7 +173,7 @@ class ChannelOpener:
     async def open_volatile(self, name: str, start: int, *, compacted: bool) -> SubscriptionChannel:
         """Open the channel of a subscription without a journal; its dispatcher runs here."""
         partition, log = self._partition, self._log
-        channel = self._new_channel(name, durable=False, compacted=compacted)
+        channel = self._channel_for(name, durable=False, compacted=compacted)
         runtime = await Runtime.volatile(
             SubscriptionMachine(), name, partition.actor_system.clock_ms, self._reader_failed
         )

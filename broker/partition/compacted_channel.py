@@ -15,19 +15,19 @@ removed it.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from velaray.actors.partition.ledger_table import LedgerSpan
-from velaray.actors.subscription.cursor import mask_to_words, words_to_mask
+from velaray.actors.subscription.cursor import mask_to_words
 from velaray.broker.partition.channel.consumer import ChannelConsumer
 from velaray.broker.partition.channel.delivery import Delivery
 from velaray.broker.partition.channel.feed import DispatcherFeed
 from velaray.broker.partition.channel.log import PartitionLog, VisibleEntries
+from velaray.broker.partition.channel.partial_delivery import PartialDelivery
 from velaray.broker.partition.entries import CachedEntry
 from velaray.broker.partition.subscription_channel import LogServices, SubscriptionChannel
-from velaray.broker.subscription.messages import GrantsSkipped, PassOver, ReadCompacted
+from velaray.broker.subscription.messages import PassOver, ReadCompacted
 from velaray.journal.errors import NotStored
 from velaray.topology.transient import TRANSIENT
 
@@ -232,15 +232,14 @@ class CompactedFeed(DispatcherFeed):
             self._passed_to = end
 
 
-class CompactedDelivery(Delivery):
+class CompactedDelivery(PartialDelivery):
     """The deliveries to consumers that read compacted entries."""
 
     _log: CompactedLog
-    gathers = False  # a view serves a run of entries
 
     def __init__(self, channel: SubscriptionChannel, log: CompactedLog) -> None:
         super().__init__(channel, log)
-        self._unsent: list[tuple[ChannelConsumer, int, int]] = []
+        self._view: CompactedView | None = None  # that serves the current run
 
     def _write(
         self,
@@ -252,61 +251,14 @@ class CompactedDelivery(Delivery):
         ack_set: Sequence[int] = (),
     ) -> int:
         """As `Delivery._write`; entries that the view lacks by now count as written."""
-        first = offsets[0]
-        view = self._log.view_at(first)
-        if view is None:
-            return super()._write(consumer, offsets, run, epoch, redelivery_count, ack_set)
-        written = 0
-        while written < len(run):
-            offset, whole = first + written, self._whole(view, first, run, written)
-            if whole:
-                part = run[written : written + whole]
-                of_part = range(offset, offset + whole)
-                count = super()._write(consumer, of_part, part, epoch, redelivery_count, ack_set)
-                written += count
-                if count < whole:
-                    break
-                continue
-            mask = self._left(view, offset, ack_set) if run[written] is not GONE else 0
-            if mask:
-                words = mask_to_words(mask)
-                part, alone = run[written : written + 1], range(offset, offset + 1)
-                if not super()._write(consumer, alone, part, epoch, redelivery_count, words):
-                    break
-            if mask != words_to_mask(ack_set) or not mask:
-                self._pass(consumer, offset, mask)
-            written += 1
-        return written
+        self._view = self._log.view_at(offsets[0])
+        if self._view is None:
+            return Delivery._write(self, consumer, offsets, run, epoch, redelivery_count, ack_set)
+        return super()._write(consumer, offsets, run, epoch, redelivery_count, ack_set)
 
-    def _whole(
-        self, view: CompactedView, first: int, run: Sequence[CachedEntry], start: int
-    ) -> int:
-        """The number of present, whole entries of the run from ``start`` on."""
-        for at in range(start, len(run)):
-            if run[at] is GONE or first + at in view.masks:
-                return at - start
-        return len(run) - start
-
-    def _left(self, view: CompactedView, offset: int, ack_set: Sequence[int]) -> int:
-        """The un-acknowledged messages of a batch that is kept in part."""
-        mask = view.masks[offset]
-        return mask & words_to_mask(ack_set) if ack_set else mask
-
-    def _pass(self, consumer: ChannelConsumer, offset: int, mask: int) -> None:
-        if not self._unsent:
-            asyncio.get_running_loop().call_soon(self._tell_unsent)
-        self._unsent.append((consumer, offset, mask))
-
-    def _tell_unsent(self) -> None:
-        """Report granted entries that the view lacks to the dispatcher, after those that were
-        written."""
-        unsent, self._unsent = self._unsent, []
-        by_consumer: dict[ChannelConsumer, list[tuple[int, list[int]]]] = {}
-        for consumer, offset, mask in unsent:
-            by_consumer.setdefault(consumer, []).append((offset, mask_to_words(mask)))
-        for consumer, partial in by_consumer.items():
-            if not consumer.closed:
-                self._channel.tell(GrantsSkipped(consumer.number, self._log.end_offset, partial))
+    def _kept(self, offset: int, entry: CachedEntry) -> int | None:
+        assert self._view is not None
+        return 0 if entry is GONE else self._view.masks.get(offset)
 
 
 class CompactedChannel(SubscriptionChannel):

@@ -23,6 +23,7 @@ from velaray.broker.catalog.messages import EnsureTopic
 from velaray.broker.coordinator.coordinators import check_not_systems, is_systems
 from velaray.broker.partition.entries import CachedEntry
 from velaray.broker.partition.messages import Append
+from velaray.broker.partition.sealing import Sealing, refuse_sealed
 from velaray.broker.partition.topic_schemas import TopicSchemas
 from velaray.broker.schema_registry.messages import Register
 from velaray.broker.schema_registry.schema_calls import (
@@ -92,6 +93,8 @@ class Channel(Protocol):
 class Publishing(Protocol):
     """What `append` needs of the publish path."""
 
+    sealing: Sealing | None
+
     async def append(self, command: Publish) -> Any:
         """Append an entry; return the reply when it is durable."""
 
@@ -131,6 +134,7 @@ async def append(partition: DeadLetterTopic, request: Append) -> None:
 
     Raises `RemoteError` if the topic refuses it.
     """
+    refuse_sealed(partition.publishing.sealing, "it takes no dead letters from servers")
     if name := request.initial_subscription:
         await partition.subscriptions.create_subscription(name, StartAt.EARLIEST, {})
     metadata = read_metadata(request.entry)

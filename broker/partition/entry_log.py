@@ -20,6 +20,7 @@ from velaray.broker.partition.compactor import Compactor
 from velaray.broker.partition.delayed_delivery import DelayedDeliveryTracker
 from velaray.broker.partition.entries import CachedEntry, EntryCache, TailMemory
 from velaray.broker.partition.geo_replication import GeoReplication
+from velaray.broker.partition.sealing import Sealing
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.partition.visibility import Visibility
 from velaray.events.codec import decode
@@ -72,6 +73,8 @@ class EntryLog:
         self.terminated_at: int | None = None
         """The offset at which the topic ended; None while it goes on."""
         self.backlog = Backlog(self)
+        self.sealing: Sealing | None = None
+        """Seals and opens the entries of a topic whose messages can be erased."""
         self.failed_reads = 0
 
     def open(self, on_due: Callable[[list[DelayedEntry], int], None]) -> None:

@@ -43,6 +43,7 @@ from velaray.broker.partition.offloader import Offloader
 from velaray.broker.partition.partition_metrics import PartitionMetrics
 from velaray.broker.partition.publishing import Publishing
 from velaray.broker.partition.read_bounds import span
+from velaray.broker.partition.sealing import Sealing
 from velaray.broker.partition.session.connected_clients import ConnectedClients
 from velaray.broker.partition.session.protocols import HostedPartition
 from velaray.broker.partition.subscription_deletion import SubscriptionDeletion
@@ -118,6 +119,8 @@ class PartitionActor(JournaledActor):
         self.policies = TopicPolicies.of({})
         self.home: str | None = None
         """The cluster that serves the tenant's clients; None if it is this one."""
+        self.sealing: Sealing | None = None
+        """Seals the messages of a topic that can be erased."""
         self.schemas = TopicSchemas(key, actor_system, lambda: self.policies.raw)
         self.log = EntryLog(self)
         self.compactor = Compactor(self, self.log)
@@ -277,6 +280,9 @@ class PartitionActor(JournaledActor):
         self._pulled_from = found.get("pull", {})
         self.home = found.get("home")
         self.publishing.apply(self.policies)
+        if self.sealing is None:
+            self.sealing = Sealing.of(self.actor_system, self.key, self.policies)
+            self.log.sealing = self.publishing.sealing = self.sealing
 
     def _apply(self, found: dict[str, Any]) -> None:
         """Apply what the catalog answers about this topic."""

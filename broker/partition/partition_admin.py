@@ -17,6 +17,7 @@ from velaray.actors.runtime import Runtime
 from velaray.broker.partition import messages as m
 from velaray.broker.partition.compactor import Compactor
 from velaray.broker.partition.offloader import Offloader
+from velaray.broker.partition.sealing import Sealing, refuse_sealed
 from velaray.events.ids import Position, TransactionId
 from velaray.topology.messages import Message
 from velaray.topology.rpc import RemoteError
@@ -53,6 +54,7 @@ class Partition(Protocol):
 
     runtime: Runtime[PartitionState]
     compactor: Compactor
+    sealing: Sealing | None
     offloader: Offloader
 
     @property
@@ -85,6 +87,7 @@ async def terminate(partition: Partition, request: m.Terminate) -> m.Id:
 
 async def compact(partition: Partition, request: m.Compact) -> None:
     """Start a compaction. Raises `RemoteError` (CONFLICT) while one runs."""
+    refuse_sealed(partition.sealing, "it can't be compacted")
     partition.compactor.trigger()
 
 

@@ -18,6 +18,8 @@ from velaray.events.ids import Position
 from velaray.topology.messages import Message, ReplyT, Request
 from velaray.topology.rpc import RemoteError
 from velaray.wire.messages import read_metadata, split_entry
+from velaray.wire.pulsar_pb2 import MessageMetadata
+from velaray.wire.sealed import is_sealed
 
 SCAN_MOST = 10_000
 """The number of entries that one analysis of a backlog reads at most, as in Pulsar."""
@@ -73,10 +75,21 @@ class Partition(Protocol):
         ...
 
 
+def refuse_to_show(metadata: MessageMetadata) -> None:
+    """Raise `RemoteError` (NOT_ALLOWED) for an entry that is stored sealed."""
+    if is_sealed(metadata):
+        raise RemoteError(
+            Reason.NOT_ALLOWED,
+            "the messages of this topic can be erased, and are stored sealed: read them with a "
+            "consumer or a reader",
+        )
+
+
 async def described_entry(partition: Entries, offset: int) -> m.Entry:
     """The entry at ``offset``: its id, its metadata and its payload, as they are stored."""
     entry = await partition.entry(offset)
     metadata, payload = split_entry(entry.data)
+    refuse_to_show(metadata)
     position = partition.position_of(offset)
     return {
         "id": [position.ledger_id, position.entry_id, partition.partition_index],

@@ -20,6 +20,7 @@ from velaray.broker.partition.partition_clients import (
     with_clients,
 )
 from velaray.broker.partition.partition_metrics import PartitionMetrics
+from velaray.broker.partition.sealing import Sealing
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.subscription.messages import GetStats, GetUnacked, Stats
 from velaray.broker.topic_policies import TopicPolicies
@@ -33,6 +34,7 @@ class Log(Protocol):
     cache: EntryCache
     failed_reads: int
     partition_index: int
+    sealing: Sealing | None
 
     @property
     def end_offset(self) -> int:
@@ -180,8 +182,13 @@ async def stats(partition: Partition, request: m.Stats) -> dict[str, Any]:
         },
         "cached_bytes": partition.log.cache.bytes_held,
         "compaction": await partition.compactor.stats(),
+        **_erased(partition.log.sealing),
         "runtime": asdict(partition.runtime.stats),
     }
+
+
+def _erased(sealing: Sealing | None) -> dict[str, int]:
+    return {} if sealing is None else {"erased_messages": sealing.erased}
 
 
 async def individually_acked(

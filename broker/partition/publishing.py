@@ -26,6 +26,7 @@ from velaray.broker.partition.delayed_delivery import DelayedDeliveryTracker
 from velaray.broker.partition.entries import CachedEntry, EntryCache
 from velaray.broker.partition.geo_replication import GeoReplication
 from velaray.broker.partition.maintenance import Maintenance
+from velaray.broker.partition.sealing import Sealing
 from velaray.broker.partition.session.protocols import Publisher
 from velaray.broker.partition.transaction_admission import TransactionAdmission
 from velaray.broker.topic_policies import TopicPolicies
@@ -83,6 +84,8 @@ class Publishing:
         )
         self.registry = ProducerRegistry()
         self.policies = partition.policies
+        self.sealing: Sealing | None = None
+        """Seals entries before they are published; None if messages can't be erased."""
         self.pending_bytes = 0
         self._clock_ms = partition.actor_system.clock_ms
         self.published = Flow(self._clock_ms())
@@ -158,7 +161,7 @@ class Publishing:
         The client is paused after the last one at the earliest: a run is at most as large as the
         buffer of received bytes.
         """
-        if self._rate is not None or self._spans is not None:
+        if self._rate is not None or self._spans is not None or self.sealing is not None:
             return False
         if run.may_be_delayed and any(map(delivery_time, run.entries)):
             return False

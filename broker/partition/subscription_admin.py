@@ -15,7 +15,11 @@ from velaray.actors.runtime import Runtime
 from velaray.broker.partition import messages as m
 from velaray.broker.partition import remote_ids, transaction_view
 from velaray.broker.partition.maintenance import Maintenance
-from velaray.broker.partition.partition_reads import Entries, described_entry
+from velaray.broker.partition.partition_reads import (
+    Entries,
+    described_entry,
+    refuse_to_show,
+)
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.subscription.messages import FindUnacked, GetUnacked, LocateEntry, SkipTo
 from velaray.events.ids import EARLIEST, LATEST, Position
@@ -317,6 +321,7 @@ async def unacked_entries(partition: Partition, request: m.UnackedEntries) -> m.
     for offset in offsets:
         with contextlib.suppress(NoSuchEntryError):  # it was acknowledged meanwhile, and trimmed
             metadata, payload = split_entry((await partition.log.entry(offset)).data)
+            refuse_to_show(metadata)
             found = _id(partition, partition.log.position_of(offset))
             entries.append((found, metadata.SerializeToString(), bytes(payload)))
     return {"entries": entries, "next": offsets[-1] + 1 if len(offsets) >= most else None}

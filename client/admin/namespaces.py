@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from velaray.client.admin.calls import call
 from velaray.client.admin.connection import ModeT, Resource
 from velaray.client.admin.operations import APPLIED, FORCE, V2, AnyObject, Operation, reads
@@ -17,6 +19,16 @@ LIST = reads(f"{V2}/namespaces/{{tenant}}", list[str])
 GET = reads(NAMESPACE, AnyObject)
 CREATE = Operation("PUT", NAMESPACE, body=AnyObject)
 DELETE = Operation("DELETE", NAMESPACE, (FORCE,))
+
+
+class Erased(TypedDict):
+    """An erasure: the HMAC that stands for the key or the subject, and whether there was one."""
+
+    digest: str
+    existed: bool
+
+
+ERASE = Operation("POST", f"{NAMESPACE}/erasures", body=AnyObject, answers={200: Erased})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +103,21 @@ class Namespaces(Resource[ModeT]):
         With ``force`` all its topics are deleted at once, even while clients are connected.
         """
         await self._ask(DELETE, of_namespace(namespace), {FORCE: force})
+
+    @call
+    async def erase(
+        self, namespace: str, *, key: str | None = None, subject: str | None = None
+    ) -> dict[str, Any]:
+        """Erase all messages of a key, or of a subject, in an erasable ``tenant/namespace``.
+
+        It takes some seconds. After it, no process can read them, nor any ledger, archive or
+        backup. ``existed`` of the answer is false if there were none. It can be repeated, and can't
+        be undone. Raises `Conflict` if messages of the namespace can't be erased by this.
+        """
+        if (key is None) == (subject is None):
+            raise ValueError("give a key or a subject")
+        body = {"subject": subject} if key is None else {"key": key}
+        return dict(await self._ask(ERASE, of_namespace(namespace), body=body))
 
 
 class Policies(Resource[ModeT]):

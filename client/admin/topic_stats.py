@@ -160,6 +160,7 @@ class TopicStats(TopicSums):
     appliedPolicies: dict[str, Any]
     failedReads: int
     skippedEntries: int
+    erasedMessages: NotRequired[int]
     topicEpoch: int | None
     compaction: CompactionStats
 

@@ -17,6 +17,7 @@ from velaray.cli.bench import bench
 from velaray.cli.clusters import clusters
 from velaray.cli.common import Commands, Output, with_admin, with_output
 from velaray.cli.contexts import context
+from velaray.cli.erasure import erase
 from velaray.cli.history import messages, subscriptions, why
 from velaray.cli.hosts import hosts
 from velaray.cli.journal import journal
@@ -213,6 +214,7 @@ for _command in (
     context,
     hosts,
     journal,
+    erase,
     ledgers,
     logs,
     namespaces,

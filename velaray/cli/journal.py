@@ -19,6 +19,7 @@ from velaray.broker.actor_states import describe, machine_of
 from velaray.cli.common import Group, JournalsPlace, Output, with_keys, with_output
 from velaray.events.ids import ActorKey
 from velaray.journal.checkpoint import Checkpoint
+from velaray.journal.encryption.keyring import master_keys_of
 from velaray.journal.errors import JournalError
 from velaray.journal.replay import checkpoint_of, load_manifest, replay, verify
 from velaray.journal.scan import Record
@@ -26,6 +27,7 @@ from velaray.journal.store import LedgerStore
 from velaray.offline.journal_events import actors_in, event_of, told_of
 from velaray.offline.repairing import repair
 from velaray.starting import ClusterError, lock_data
+from velaray.topology.keyrings import keyring_objects
 from velaray.topology.stores import open_store
 
 
@@ -244,9 +246,10 @@ async def _verify(store: LedgerStore, key: str | None) -> list[dict[str, Any]]:
 @with_data
 @with_output
 def list_keys(show: Output, data: str) -> None:
-    """Count the ledgers of all journals by the master key with which they are encrypted.
+    """Count the ledgers of all journals, and the objects of the keyring of erasable namespaces, by
+    the master key with which they are encrypted.
 
-    A key without ledgers isn't needed any more, except by backups. No key is needed for this.
+    A key that isn't listed isn't needed any more, except by backups. No key is needed for this.
 
     \b
     Example:
@@ -254,7 +257,8 @@ def list_keys(show: Output, data: str) -> None:
     """
     store = open_store(data)
     rows = run_reading(_ledgers_by_key(store), store)
-    show.rows({"key": "KEY", "ledgers": "LEDGERS", "bytes": "BYTES"}, rows)
+    columns = {"key": "KEY", "ledgers": "LEDGERS", "bytes": "BYTES", "keyring": "KEYRING"}
+    show.rows(columns, rows)
 
 
 async def _ledgers_by_key(store: LedgerStore) -> list[dict[str, Any]]:
@@ -262,9 +266,16 @@ async def _ledgers_by_key(store: LedgerStore) -> list[dict[str, Any]]:
     for text in await actors_in(store):
         for info in (await load_manifest(store, text)).ledgers:
             found.setdefault(info.key_id, []).append(info.bytes)
+    objects = keyring_objects(store)
+    keyring = {} if objects is None else await master_keys_of(objects)
     return [
-        {"key": key_id or "(not encrypted)", "ledgers": len(sizes), "bytes": sum(sizes)}
-        for key_id, sizes in sorted(found.items())
+        {
+            "key": key_id or "(not encrypted)",
+            "ledgers": len(found.get(key_id, ())),
+            "bytes": sum(found.get(key_id, ())),
+            "keyring": keyring.get(key_id, 0),
+        }
+        for key_id in sorted(found.keys() | keyring.keys())
     ]
 
 

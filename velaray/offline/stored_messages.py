@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import random
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -13,16 +15,23 @@ from velaray.events.codec import decode
 from velaray.events.events_pb2 import EntryAppended
 from velaray.events.ids import ActorKey, Position
 from velaray.journal.damage import damaged_entry
+from velaray.journal.encryption.keyring import Keyring, head_of
 from velaray.journal.errors import CorruptJournal, NotStored
 from velaray.journal.frames import LOST
 from velaray.journal.replay import load_manifest
 from velaray.journal.scan import CHUNK, LedgerReader
 from velaray.journal.store import LedgerStore
 from velaray.offline.stored_topics import Portion, acknowledged, gone, open_data
+from velaray.topology.keyrings import keyring_of
 from velaray.wire.commands import Message as Delivery
+from velaray.wire.errors import MalformedEntryError
+from velaray.wire.sealed import looks_sealed, parts_of
+from velaray.wire.sealed import opened as unsealed
 
 if TYPE_CHECKING:
     from velaray.client.blocks import Receiver
+
+logger = logging.getLogger("velaray")
 
 _NOBODY = cast("Receiver", None)
 """A placeholder: no receiver delivered these messages."""
@@ -43,7 +52,8 @@ def read_portions(
 
     A chunked message belongs to the portion of its first chunk. The other chunks are searched for
     behind the last portion, up to the position ``until``. Of an entry that ``key_reader`` doesn't
-    decrypt the encrypted payload is one message, and its ``info.sealed`` isn't empty.
+    decrypt the encrypted payload is one message, and its ``info.sealed`` isn't empty. Messages that
+    were erased are left out; their number is logged.
 
     Raises `ReadError` if a ledger was trimmed meanwhile, `CorruptJournal`, `MissingKey`, and
     `InvalidConfiguration` if the directory doesn't exist.
@@ -54,6 +64,8 @@ def read_portions(
             source = _Source(store, portions, until, key_reader)
             while found := runner.run(source.next(size)):
                 yield found
+            if source.erased:
+                logger.info("%s: left out %d erased messages", source.topic, source.erased)
         finally:
             runner.run(store.close())
 
@@ -69,6 +81,10 @@ class _Source:
         self._store = store
         self._key = key = ActorKey.parse(portions[0].journal)
         name = key.topic_name
+        self.topic = str(name)
+        self.erased = 0
+        """The erased messages so far."""
+        self._keyring = keyring_of(store, random, creates=False)
         self._reader = EntryReader(str(name), name.partition, 0, key_reader)
         self._until = until
         self._steps = self._walk(portions)
@@ -88,22 +104,42 @@ class _Source:
     async def _walk(self, portions: Sequence[Portion]) -> AsyncIterator[tuple[Opened, int]]:
         for portion in portions:
             async for number, event, blob in self._entries(portion):
-                opened = self._open(portion.ledger_id, number, blob)
-                if opened is None or opened.chunks:
+                found = await self._read(portion.ledger_id, number, blob)
+                if found is None or found.chunks:
                     self._note(event)
-                if opened is not None:
-                    yield opened, len(blob)
+                if found is not None:
+                    yield found, len(blob)
         if not self._begun:
             return
         async for ledger_id, (number, event, blob) in self._following(portions[-1]):
             if self._is_wanted(event):
-                opened = self._open(ledger_id, number, blob)
-                if opened is not None:
-                    yield opened, len(blob)
+                found = await self._read(ledger_id, number, blob)
+                if found is not None:
+                    yield found, len(blob)
 
-    def _open(self, ledger_id: int, number: int, blob: memoryview) -> Opened | None:
+    async def _read(self, ledger_id: int, number: int, blob: memoryview) -> Opened | None:
         delivery = Delivery(0, ledger_id, number, self._key.partition)
-        return self._reader.read(delivery, bytes(blob))
+        if self._keyring is None or not looks_sealed(blob):
+            return self._reader.read(delivery, bytes(blob))
+        return await self._unsealed(self._keyring, delivery, blob)
+
+    async def _unsealed(
+        self, keyring: Keyring, delivery: Delivery, blob: memoryview
+    ) -> Opened | None:
+        """A sealed entry without its erased messages. Raises `LostDataKey`, `CorruptJournal`."""
+        try:
+            _, parts = parts_of(blob)
+        except MalformedEntryError:
+            return self._reader.read(delivery, bytes(blob))  # which logs it
+        heads = [head_of(part) for part in parts]
+        while not keyring.can_open(heads):
+            await keyring.prepare_to_open(heads)
+        entry, mask = unsealed(blob, keyring.open)
+        self.erased += len(parts) - mask.bit_count()
+        found = self._reader.read(delivery, entry) if mask else None
+        if found is not None and mask.bit_count() < len(parts):
+            found.indexes = [at for at in found.indexes if mask >> at & 1]
+        return found
 
     def _note(self, raw: memoryview) -> None:
         """Record a chunk."""

@@ -351,8 +351,12 @@ class Delivery:
     def _load(self, consumer: ChannelConsumer, offset: int) -> None:
         if not self._channel.unreadable.may_try(offset):
             return
-        consumer.loading = asyncio.get_running_loop().create_task(self._log.cache.load(offset))
+        consumer.loading = asyncio.get_running_loop().create_task(self._read(offset))
         consumer.loading.add_done_callback(lambda task: self._loaded(consumer, offset, task))
+
+    async def _read(self, offset: int) -> None:
+        """Read what `_run` needs for the entry at ``offset`` into memory."""
+        await self._log.cache.load(offset)
 
     async def _load_hidden(self, consumer: ChannelConsumer, offset: int) -> None:
         """Load which of the next entries are hidden, and go on in the same turn."""

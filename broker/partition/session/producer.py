@@ -69,6 +69,8 @@ class ConnectedProducer:
         self.client_version = client.info.version
         self.source = source_of(name)
         """The cluster whose replicator it is; None for any other producer."""
+        self.diverted = self.source is not None or partition.log.sealing is not None
+        """Whether its entries aren't stored as they were sent."""
         self.receipts = Receipts(producer_id, lambda frame: client.connection.write(frame))
         """The receipts of a replicator."""
         self.replicated: Position | None = None

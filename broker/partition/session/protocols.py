@@ -20,6 +20,7 @@ from velaray.broker.partition import remote_ids
 from velaray.broker.partition.compacted_view import CompactedView
 from velaray.broker.partition.entries import EntryCache
 from velaray.broker.partition.geo_replication import GeoReplication
+from velaray.broker.partition.sealing import Sealing
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.partition.topic_schemas import TopicSchemas
 from velaray.broker.partition.transaction_admission import TransactionAdmission
@@ -173,6 +174,8 @@ class PartitionLog(remote_ids.Log, Protocol):
     cache: EntryCache
     terminated_at: int | None
     """The offset at which the topic was terminated; None while it isn't."""
+    sealing: Sealing | None
+    """Seals entries before they are published; None if messages can't be erased."""
 
     @property
     def synced_offset(self) -> int:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
 from velaray.actors.machine import Reason
 from velaray.broker.partition.replicated_publish import read_replicated, replicated_publish
+from velaray.broker.partition.sealing import NotErasable
 from velaray.broker.partition.session.producer import ConnectedProducer, ProducerTable
 from velaray.broker.partition.session.protocols import Client
 from velaray.broker.partition.session.requests import CALL_ERRORS
 from velaray.broker.wire_errors import code_of
 from velaray.events.ids import TransactionId
+from velaray.journal.errors import JournalError
 from velaray.topology.rpc import RemoteError, reason_of
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Send, send_receipt
@@ -19,6 +22,8 @@ from velaray.wire.errors import CorruptEntryError
 from velaray.wire.plausible import fault_of
 from velaray.wire.send_runs import SendRun
 from velaray.wire.stamping import labelled
+
+logger = logging.getLogger("velaray")
 
 _FINAL = (Reason.NOT_FOUND, Reason.CONFLICT, Reason.NOT_ALLOWED)
 """A coordinator's reasons for refusing an entry that no later attempt changes."""
@@ -93,17 +98,36 @@ class PublishHandlers:
             while held:
                 send, entry = held[0]
                 refusal = await self._refusal(producer, send)
+                sealed = None if refusal is not None else await self._sealed(producer, entry)
                 held.popleft()
                 publishing.pending_bytes -= len(entry)
                 if not self._producers.has(producer):
                     continue  # it was closed meanwhile
-                if refusal is None:
+                if sealed is not None and not self._is_too_large(producer, entry):
+                    publishing.publish(producer, send, sealed)
+                elif refusal is None:
                     self._publish(producer, send, entry)
                 else:
                     producer.refuse_in_turn(send, *refusal)
+        except JournalError as error:
+            # An entry behind this one would make it a duplicate when it is sent again. So the
+            # client must send all of them again.
+            logger.error("%s: the keyring can't be used: %s", producer.partition.key, error)
+            self._client.connection.close()
         finally:
             publishing.pending_bytes -= sum(len(entry) for _, entry in held)
             held.clear()
+
+    async def _sealed(self, producer: ConnectedProducer, entry: bytes) -> bytes | None:
+        """The entry as it is stored; None if it isn't sealed, or is to be refused. Raises
+        `JournalError` if the keyring can't be used."""
+        sealing = producer.partition.log.sealing
+        if sealing is None or producer.source is not None:
+            return None
+        try:
+            return await sealing.seal(entry)
+        except NotErasable:
+            return None
 
     async def _refusal(
         self, producer: ConnectedProducer, send: Send
@@ -122,18 +146,41 @@ class PublishHandlers:
 
     # -- publishing ----------------------------------------------------------------
 
+    def _is_too_large(self, producer: ConnectedProducer, entry: bytes) -> bool:
+        limit = producer.partition.publishing.policies.max_message_size
+        return bool(limit) and len(entry) > limit
+
     def _publish(self, producer: ConnectedProducer, send: Send, entry: bytes) -> None:
         publishing = producer.partition.publishing
         limit = publishing.policies.max_message_size
         if limit and len(entry) > limit:
             problem = f"the topic takes messages of at most {limit} bytes, not {len(entry)}"
             self._refuse(producer, send, pb.NotAllowedError, problem)
-        elif producer.source is not None:
-            self._publish_replicated(producer, producer.source, send, entry)
+        elif producer.diverted:
+            self._publish_diverted(producer, send, entry)
         else:
             if send.txn_id is not None:
                 entry = self._labelled(producer, send.txn_id, entry)
             publishing.publish(producer, send, entry)
+
+    def _publish_diverted(self, producer: ConnectedProducer, send: Send, entry: bytes) -> None:
+        """Publish an entry of a replicator, or one that is stored sealed."""
+        sealing = producer.partition.log.sealing
+        if sealing is None:
+            assert producer.source is not None
+            self._publish_replicated(producer, producer.source, send, entry)
+            return
+        try:
+            if producer.source is not None:
+                raise NotErasable("a namespace whose messages can be erased takes no replicas")
+            sealed = sealing.sealed(entry)
+        except NotErasable as error:
+            self._refuse(producer, send, pb.NotAllowedError, str(error))
+            return
+        if sealed is None:
+            self._hold(producer, send, entry)
+        else:
+            producer.partition.publishing.publish(producer, send, sealed)
 
     def _labelled(
         self, producer: ConnectedProducer, txn_id: tuple[int, int], entry: bytes
