@@ -42,6 +42,11 @@ def _arguments() -> argparse.Namespace:
     kind.add_argument(
         "--store", action="store_true", help="as --hosts, with the journals in an object store"
     )
+    kind.add_argument(
+        "--machines",
+        action="store_true",
+        help="as --store, with machines that join and machines that are lost, and backups",
+    )
     parser.add_argument("--mutant", help="break the product in this way first")
     parser.add_argument(
         "--mutants",
@@ -84,6 +89,7 @@ def _run_seeds(chosen: argparse.Namespace) -> int:
     options += " --hosts" if chosen.hosts else ""
     options += " --rates" if chosen.rates else ""
     options += " --store" if chosen.store else ""
+    options += " --machines" if chosen.machines else ""
     options += f" --mutant {chosen.mutant}" if chosen.mutant else ""
     if len(seeds) == 1:
         print(f"seed {seeds[0]}: python -m tests.sim --seed {seeds[0]}{options}", flush=True)
@@ -100,7 +106,10 @@ def _run_seeds(chosen: argparse.Namespace) -> int:
     failed, done, machine_s, began = [], 0, 0.0, time.monotonic()
     orders = Orders(
         *(chosen.faults, chosen.mutant, chosen.digest, folder),
-        Kind(chosen.relaxed, chosen.geo, chosen.hosts, chosen.rates, chosen.store),
+        Kind(
+            *(chosen.relaxed, chosen.geo, chosen.hosts, chosen.rates),
+            *(chosen.store, chosen.machines),
+        ),
     )
     counts: Counter[str] = Counter()
     for verdict in examine_all(seeds, jobs, orders):

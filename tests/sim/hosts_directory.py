@@ -85,6 +85,8 @@ class SimDirectory:
 
     def _rebuild(self) -> None:
         self._table = PlacementTable(self._count)
+        for name in self._cluster.places:
+            self._table.add_host(name)
         for name, host in self._cluster.hosts.items():
             if not host.dead:
                 self._table.found(name, host.system.placed.hosted.actors)
@@ -101,6 +103,37 @@ class SimDirectory:
     def drain(self, host: str) -> list[str]:
         """Place nothing more in a host, if another one takes actors; returns its groups."""
         return self._done(lambda: self._table.drain(host)) or []
+
+    def add_host(self, name: str) -> bool:
+        """Place actors in a host that has joined; False: the directory is away."""
+        return self._done(lambda: self._added(name)) or False
+
+    def _added(self, name: str) -> bool:
+        self._table.add_host(name)
+        return True
+
+    def takes(self, name: str) -> bool:
+        """Whether a host is one of those that actors are placed in."""
+        return name in self._table._placed
+
+    def level(self) -> tuple[str, str] | None:
+        """Place a topic's group of the fullest host in the emptiest one; returns the group and its
+        former host, or None."""
+        return self._done(self._levelled)
+
+    def _levelled(self) -> tuple[str, str] | None:
+        now_s = self._cluster.loop.time()
+        found = self._table.levelling(now_s)
+        if found is None:
+            return None
+        group, to = found
+        before, _ = self._table.move(group, to)
+        self._table.relieved(group, now_s)
+        return group, before
+
+    def resume(self, host: str) -> None:
+        """Place actors in a host again."""
+        self._done(lambda: self._table.resume(host))
 
     def resume_all(self) -> None:
         """Place actors in every host again."""

@@ -110,6 +110,7 @@ class Outcome:
     hosts: bool = False
     rates: bool = False
     store: bool = False
+    machines: bool = False
     counts: Counter[str] = field(default_factory=Counter)
     """What is counted over a campaign."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from tests.sim.geo_run import run_geo
 from tests.sim.hosts_run import run_hosts
 from tests.sim.kind import Kind
+from tests.sim.machines_run import run_machines
 from tests.sim.rates import run_rates
 from tests.sim.run import Outcome, run
 from tests.sim.store_run import run_store
@@ -20,6 +21,8 @@ def run_as(seed: int, fault_count: int | None, kind: Kind) -> Outcome:
         return run_hosts(seed, fault_count)
     if kind.store:
         return run_store(seed, fault_count)
+    if kind.machines:
+        return run_machines(seed, fault_count)
     if kind.rates:
         return run_rates(seed, fault_count)
     return run(seed, fault_count, relaxed=kind.relaxed)
@@ -27,7 +30,10 @@ def run_as(seed: int, fault_count: int | None, kind: Kind) -> Outcome:
 
 def kind_of(outcome: Outcome) -> Kind:
     """The kind of a run that is over."""
-    return Kind(outcome.relaxed, outcome.geo, outcome.hosts, outcome.rates, outcome.store)
+    return Kind(
+        *(outcome.relaxed, outcome.geo, outcome.hosts, outcome.rates),
+        *(outcome.store, outcome.machines),
+    )
 
 
 def shrink(outcome: Outcome) -> Outcome:
@@ -49,6 +55,7 @@ def report(outcome: Outcome, folder: Path, mutant: str | None = None) -> str:
     name = f"geo-{name}" if outcome.geo else f"hosts-{name}" if outcome.hosts else name
     name = f"rates-{name}" if outcome.rates else name
     name = f"store-{name}" if outcome.store else name
+    name = f"machines-{name}" if outcome.machines else name
     options = kind_of(outcome).option()
     options += f" --mutant {mutant}" if mutant else ""
     path = folder / f"{name}.jsonl"

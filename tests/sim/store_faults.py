@@ -54,8 +54,13 @@ async def carry_out_with_store(cluster: StoreCluster, faults: list[Fault], seed:
     for fault in faults:
         await asyncio.sleep(max(0.0, fault.at - cluster.loop.time()))
         cluster.history.add("fault", fault=str(fault))
-        if not _do(cluster, fault, rng):
-            do_fault_with_hosts(cluster, fault, rng)
+        do_fault_with_store(cluster, fault, rng)
+
+
+def do_fault_with_store(cluster: StoreCluster, fault: Fault, rng: Random) -> None:
+    """Let a fault happen now."""
+    if not _do(cluster, fault, rng):
+        do_fault_with_hosts(cluster, fault, rng)
 
 
 def _do(cluster: StoreCluster, fault: Fault, rng: Random) -> bool:

@@ -79,6 +79,9 @@ class StoreTrap:
     size: float
     passes: int = 0
 
+    def spring(self) -> None:
+        """Do what it does besides the fault of its request: nothing."""
+
 
 KILLS = ("crash before", "crash under way", "crash after")
 ACTIONS = (*KILLS, *KILLS, "lost", "late", "stalled", "refused")
@@ -202,6 +205,7 @@ class SimObjects:
         trap = None if self._spared else self._sprung(moment)
         if trap is not None:
             cluster.history.add("trap", node=node.name, moment=moment, action=trap.action)
+            trap.spring()
             _change(trip, trap)
             if trap.action == "crash before":
                 cluster.end_process(node)

@@ -44,7 +44,7 @@ MACHINES: dict[ActorKind, Any] = {
 }
 
 
-class _Fold:
+class Fold:
     """Recomputes a state from history."""
 
     def __init__(self, kind: ActorKind) -> None:
@@ -87,7 +87,7 @@ async def audit(cluster: SimCluster) -> list[str]:
     for name in sorted(expected.intersection(await store.list_journals())):
         key = ActorKey.parse(name)
         await settle(cluster, key)  # nothing below lets another task run
-        fold = _Fold(key.kind)
+        fold = Fold(key.kind)
         for report in await verify(store, name, fold):
             faults += [f"{name} ledger {report.ledger_id}: {text}" for text in report.problems]
         manifest = await load_manifest(store, name)

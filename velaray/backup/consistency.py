@@ -6,7 +6,7 @@ its partition doesn't have, or the end of a transaction that its coordinator has
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ from velaray.actors.coordinator.state import CoordinatorState, Status
 from velaray.actors.partition.remote_transactions import is_remote
 from velaray.actors.partition.state import PartitionState
 from velaray.actors.subscription.machine import SubscriptionState
+from velaray.backup.stored_backup import BackupStore, JournalReport, verify_journal
 from velaray.events.events_pb2 import TransactionAcksEnded, TransactionEnded
 from velaray.events.ids import ActorKey, TransactionId
 from velaray.journal.checkpoint import Checkpoint
@@ -131,3 +132,20 @@ class Consistency:
     def _status(self, transaction: TransactionId) -> Status | None:
         coordinator = self._coordinators.get(transaction.coordinator)
         return None if coordinator is None else coordinator.status(transaction.sequence)
+
+
+async def verify_backup(
+    store: BackupStore, fold_of: Callable[[ActorKey], StateFold]
+) -> list[JournalReport]:
+    """Read everything in a backup, and compare the states of its actors with each other."""
+    consistency = Consistency()
+    reports: dict[str, JournalReport] = {}
+    for text in store.listing.journals:
+        key = ActorKey.parse(text)
+        fold = NotingFold(fold_of(key))
+        reports[text] = await verify_journal(store, text, fold)
+        if not reports[text].problems:
+            consistency.add(key, fold)
+    for text, problems in consistency.problems().items():
+        reports[text].problems += problems
+    return list(reports.values())

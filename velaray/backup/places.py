@@ -10,11 +10,11 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 from velaray.backup.blobs import Blobs, FolderBlobs, ObjectBlobs
-from velaray.backup.consistency import Consistency, NotingFold, StateFold
+from velaray.backup.consistency import StateFold, verify_backup
 from velaray.backup.creating import BackupSettings, Copied, create_backup
 from velaray.backup.listing import Listing, numbers_of, read_listing
 from velaray.backup.moving import Moved, copy_journals
-from velaray.backup.stored_backup import BackupStore, JournalReport, verify_journal
+from velaray.backup.stored_backup import BackupStore, JournalReport
 from velaray.events.ids import ActorKey
 from velaray.journal.errors import JournalError
 from velaray.journal.objects.journal_record import Status
@@ -97,23 +97,6 @@ async def verify(
     """
     async with _backup(place, number) as store:
         return store.listing, await verify_backup(store, fold_of)
-
-
-async def verify_backup(
-    store: BackupStore, fold_of: Callable[[ActorKey], StateFold]
-) -> list[JournalReport]:
-    """Read everything in a backup, and compare the states of its actors with each other."""
-    consistency = Consistency()
-    reports: dict[str, JournalReport] = {}
-    for text in store.listing.journals:
-        key = ActorKey.parse(text)
-        fold = NotingFold(fold_of(key))
-        reports[text] = await verify_journal(store, text, fold)
-        if not reports[text].problems:
-            consistency.add(key, fold)
-    for text, problems in consistency.problems().items():
-        reports[text].problems += problems
-    return list(reports.values())
 
 
 async def restore(place: str, number: int | None, data: str) -> tuple[Listing, Moved]:

@@ -14,6 +14,7 @@ from tests.sim.mutants import (
     journal,
     key_shared,
     ledgers,
+    machines,
     rates,
     relaxed,
     schemas,
@@ -45,4 +46,5 @@ MUTANTS: dict[str, Mutant] = {
     **hosts.MUTANTS,
     **rates.MUTANTS,
     **stores.MUTANTS,
+    **machines.MUTANTS,
 }

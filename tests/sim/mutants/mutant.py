@@ -17,7 +17,8 @@ Patch = tuple[Any, str, Callable[[Any], Any]]
 class Mutant:
     """A bug: what it does, what is replaced by what, within how many seeds it must be found,
     whether partitions are synced on a timer meanwhile, whether there are several clusters, whether
-    actors share hosts, whether there are rates, and whether the journals are in an object store."""
+    actors share hosts, whether there are rates, whether the journals are in an object store, and
+    whether machines join and are lost there and backups are made."""
 
     what: str
     patches: tuple[Patch, ...]
@@ -27,10 +28,11 @@ class Mutant:
     hosts: bool = False
     rates: bool = False
     store: bool = False
+    machines: bool = False
 
     def kind(self) -> Kind:
         """The kind of runs that find it."""
-        return Kind(self.relaxed, self.geo, self.hosts, self.rates, self.store)
+        return Kind(*(self.relaxed, self.geo, self.hosts, self.rates, self.store, self.machines))
 
     @contextmanager
     def applied(self) -> Iterator[None]:
