@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from velaray.admin.handle_calls import HandleCalls
 from velaray.geo.actor_kinds import make_actor
 from velaray.topology.config import ClusterConfig
-from velaray.topology.ownership import OWNERSHIP_CHECK_S, check_ownership
+from velaray.topology.ownership import check_every_s, check_ownership
 from velaray.topology.ray_host import make_actor_system
 from velaray.topology.ray_nodes import actor_resources
 from velaray.topology.ray_process import name_process
@@ -81,7 +81,7 @@ class HandlesActor:
     async def _watch(self) -> None:
         """Raise `Superseded` when another cluster owns the data."""
         while True:
-            await asyncio.sleep(OWNERSHIP_CHECK_S)
+            await asyncio.sleep(check_every_s(self._actor_system.config))
             await check_ownership(self._actor_system.store, self._actor_system.config)
 
 

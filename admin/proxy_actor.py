@@ -22,7 +22,7 @@ from velaray.broker.proxy.proxy import Proxy
 from velaray.events.ids import ActorKey
 from velaray.geo.actor_kinds import make_actor
 from velaray.topology.actor_system import ActorSystem
-from velaray.topology.ownership import OWNERSHIP_CHECK_S, check_ownership
+from velaray.topology.ownership import check_every_s, check_ownership
 from velaray.topology.ray_host import make_actor_system
 from velaray.topology.ray_process import name_process
 from velaray.topology.sent_config import SentConfig
@@ -87,7 +87,7 @@ class ProxyActor:
         self._loop = asyncio.get_running_loop()
         started.set_result(None)
         while True:
-            await asyncio.sleep(OWNERSHIP_CHECK_S)
+            await asyncio.sleep(check_every_s(self._config))
             await check_ownership(self._actor_system.store, self._config)
 
     def resolve(self, topic: str) -> int:

@@ -11,6 +11,7 @@ begin. It also has a random id of its own: a cluster whose data was lost has ano
 
 from __future__ import annotations
 
+import math
 import secrets
 from typing import Any, Final, NamedTuple
 
@@ -20,15 +21,38 @@ from velaray.events.backoff import Backoff
 from velaray.journal.errors import JournalError, ManifestConflict
 from velaray.journal.store import LedgerStore
 from velaray.topology.config import ClusterConfig
+from velaray.topology.stores import is_object_store
 
 OWNERSHIP_CHECK_S = 1.0
 """How often what serves a cluster checks that it still owns the data."""
+STORE_CHECK_S = 5.0
+"""The same for data in an object store, which charges for each request."""
 RECORD: Final = "cluster"
 """The name of the record of the owner; it isn't a journal."""
 _INCOMPLETE = "incomplete"
 _FIRST_DELAY_S = 0.01
 _LONGEST_DELAY_S = 0.1
 _ATTEMPTS = 100
+
+
+def check_every_s(config: ClusterConfig) -> float:
+    """The seconds between two checks of what serves this cluster."""
+    return STORE_CHECK_S if is_object_store(config.data_dir) else OWNERSHIP_CHECK_S
+
+
+class DueChecks:
+    """When what serves a cluster checks the ownership next, if it looks more often than that."""
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self._every_s = check_every_s(config)
+        self._next_s = -math.inf
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether a check is due; the next one is due later then."""
+        if now_s < self._next_s:
+            return False
+        self._next_s = now_s + self._every_s
+        return True
 
 
 class Superseded(RuntimeError):

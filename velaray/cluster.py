@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -41,10 +42,7 @@ from velaray.topology.config import (
     is_loopback,
     namespace_of,
 )
-from velaray.topology.ownership import (
-    Superseded,
-    check_ownership,
-)
+from velaray.topology.ownership import DueChecks, Superseded, check_ownership
 from velaray.topology.placement import HOST_PREFIX, Placement
 from velaray.topology.progress import Progress
 from velaray.topology.ray_connection import (
@@ -90,6 +88,7 @@ class Cluster:
         """Internal: `start` creates instances."""
         self.config = config
         self._joining = JoiningNodes(config, nodes)
+        self._checks = DueChecks(config)
         self._actor_system = actor_system
         self._lock = lock
         self._owns_ray = owns_ray
@@ -255,9 +254,11 @@ class Cluster:
     def watch(self) -> None:
         """Check the ownership of the data, and include nodes of Ray that have joined.
 
-        `velaray start` calls it every second. Raises `Superseded` as `check_ownership` does.
+        `velaray start` calls it every second. The ownership is checked every second in a directory,
+        and every five seconds in an object store. Raises `Superseded` as `check_ownership` does.
         """
-        self.check_ownership()
+        if self._checks.is_due(time.monotonic()):
+            self.check_ownership()
         self._joining.look()
 
     def stop(self) -> None:

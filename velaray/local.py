@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
@@ -39,7 +40,7 @@ from velaray.topology.config import ClusterConfig
 from velaray.topology.host import WRITERS
 from velaray.topology.in_process import InProcessActorSystem
 from velaray.topology.logs import log_end
-from velaray.topology.ownership import check_ownership, take_ownership
+from velaray.topology.ownership import DueChecks, check_ownership, take_ownership
 from velaray.topology.ray_head import RayHead
 from velaray.topology.rpc import RemoteError
 from velaray.topology.stores import store_of
@@ -69,6 +70,7 @@ class LocalCluster:
         self.config = config
         self.actor_system = self._make_actor_system(store)
         self._lock = lock
+        self._checks = DueChecks(config)
         self._proxy = Proxy(self.actor_system)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
@@ -146,9 +148,10 @@ class LocalCluster:
         """None: this cluster doesn't use Ray."""
 
     def watch(self) -> None:
-        """Check the ownership of the data, as `velaray start` does every second. Raises
-        `Superseded`."""
-        self.check_ownership()
+        """Check the ownership of the data, if that is due. `velaray start` calls it every second.
+        Raises `Superseded`."""
+        if self._checks.is_due(time.monotonic()):
+            self.check_ownership()
 
     # -- life ----------------------------------------------------------------------
 

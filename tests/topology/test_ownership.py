@@ -12,7 +12,13 @@ from velaray.cluster import Cluster
 from velaray.journal.files import FileStore
 from velaray.starting import ClusterError, own_data
 from velaray.topology.config import ClusterConfig
-from velaray.topology.ownership import OtherCluster, check_ownership, data_id_of, take_ownership
+from velaray.topology.ownership import (
+    DueChecks,
+    OtherCluster,
+    check_ownership,
+    data_id_of,
+    take_ownership,
+)
 
 
 def _config(data_dir: Path, name: str, number: int) -> ClusterConfig:
@@ -52,6 +58,13 @@ def test_older_data_is_not_assigned_an_uncertain_name(tmp_path: Path) -> None:
         assert await take_ownership(store, "right") == 7
 
     asyncio.run(starts())
+
+
+@pytest.mark.parametrize(("place", "every_s"), [("/data", 1), ("s3://bucket/prefix", 5)])
+def test_ownership_is_checked_less_often_where_requests_cost(place: str, every_s: int) -> None:
+    checks = DueChecks(ClusterConfig(place, 1, b""))
+    due = [checks.is_due(float(now_s)) for now_s in range(11)]
+    assert [now_s for now_s, is_due in enumerate(due) if is_due] == list(range(0, 11, every_s))
 
 
 def test_a_data_directory_has_a_permanent_id(tmp_path: Path) -> None:

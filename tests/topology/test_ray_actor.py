@@ -48,7 +48,7 @@ def exits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray.actor, "exit_actor", exit_actor)
     monkeypatch.setattr(ray_system, "collect_garbage_rarely", lambda: None)
     monkeypatch.setattr(ray_system, "_WATCH_S", 0.01)
-    monkeypatch.setattr(proxy_actor, "OWNERSHIP_CHECK_S", 0.01)
+    monkeypatch.setattr(proxy_actor, "check_every_s", lambda config: 0.01)
 
 
 def with_actor(
