@@ -13,7 +13,7 @@ from tests.journal.testing import (
 from tests.support.on_s3 import on_s3
 from tests.support.s3_server import BUILD_WITHIN_S, installed
 
-ON_S3 = {"test_store_contract", "test_journal", "test_recovery"}
+ON_S3 = {"test_store_contract", "test_journal", "test_recovery", "test_encryption"}
 """The modules whose tests run on an S3 server, too."""
 ENCRYPTED = {
     *("test_fencing", "test_journal", "test_recovery", "test_relaxed", "test_replay"),

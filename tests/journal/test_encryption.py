@@ -17,12 +17,14 @@ from tests.journal.testing import (
     Backend,
     MemoryBackend,
     ObjectBackend,
+    S3Backend,
     blobs,
     events_of,
     on_loop,
     open_journal,
     started,
 )
+from tests.support.s3_server import content_of
 from velaray.events.ids import Position
 from velaray.events.segments import StoredSegment
 from velaray.journal import frames
@@ -77,8 +79,10 @@ def opened(backend: Backend | ObjectBackend, folder: Path | None) -> LedgerStore
     return store
 
 
-def stored_bytes(backend: Backend | ObjectBackend) -> bytes:
+async def stored_bytes(backend: Backend | ObjectBackend) -> bytes:
     """Everything that is stored."""
+    if isinstance(backend, S3Backend):
+        return b"".join((await content_of(backend.url)).values())
     if isinstance(backend, ObjectBackend):
         return b"".join(each.data for each in backend.bucket.objects.values())
     if isinstance(backend, MemoryBackend):
@@ -112,7 +116,8 @@ async def _round_trip(backend: Backend | ObjectBackend, folder: Path) -> None:
     journal.stage(b"newest", b"x" * 40_000)
     await journal.commit()
     await journal.close()
-    content = stored_bytes(backend)
+    content = await stored_bytes(backend)
+    assert content
     for plain in (*EVENTS, *BLOBS, b"later", b"segment", b"newest", b"xxxx", b"digest"):
         assert plain not in content
     journal = await open_journal(opened(backend, folder))
@@ -350,7 +355,7 @@ async def _missing_key(backend: Backend | ObjectBackend, folder: Path, empty: Pa
     journal = await write_frames(opened(backend, folder))
     await journal.close()
     ledger_id = journal.ledgers[-1].ledger_id
-    before, content = await backend.store().read_manifest(KEY), stored_bytes(backend)
+    before, content = await backend.store().read_manifest(KEY), await stored_bytes(backend)
     for keys in (None, empty):
         store = opened(backend, keys)
         place = "" if keys is None else str(keys)
@@ -365,7 +370,7 @@ async def _missing_key(backend: Backend | ObjectBackend, folder: Path, empty: Pa
             assert (found.file, found.key_id) == (store.location(KEY, ledger_id), "001")
             assert found.place == place and (place or "--encryption-keys") in str(found)
     assert await backend.store().read_manifest(KEY) == before
-    assert stored_bytes(backend) == content
+    assert await stored_bytes(backend) == content
     journal = await open_journal(opened(backend, folder))
     assert events_of(journal) == [*EVENTS, b"later"]
 
@@ -494,7 +499,7 @@ async def _mixed(backend: Backend | ObjectBackend, folder: Path) -> None:
     journal.stage(EVENTS[0], BLOBS[0])
     await journal.commit()
     await journal.close()
-    assert EVENTS[0] in stored_bytes(backend)
+    assert EVENTS[0] in await stored_bytes(backend)
     journal = await open_journal(opened(backend, folder))
     stored = journal.recovered.checkpoint.stored
     await journal.start({**stored, "more": b"segment"}, b"digest")

@@ -21,6 +21,7 @@ from pathlib import Path
 from benchmarks.contract import Absent
 from benchmarks.install import cache
 from tests.support.waiting import wait_until
+from velaray.journal.objects.remote_objects import open_objects
 
 VERSION = "v1.8.0"
 """The first version of versitygw whose conditional writes are right under races."""
@@ -81,8 +82,12 @@ class S3Server:
 
     access_key = "velaray"
 
-    def __init__(self, process: subprocess.Popen[bytes], address: str, secret: str) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], address: str, secret: str, requests: Path
+    ) -> None:
         self.process = process
+        self.requests = requests
+        """The server's log of all requests, a line each."""
         self.url = f"http://{address}"
         self._secret = secret
 
@@ -99,6 +104,16 @@ class S3Server:
     def new_store(self) -> str:
         """The URL of a store that nothing is in."""
         return f"s3://{BUCKET}/{secrets.token_hex(8)}"
+
+
+async def content_of(url: str) -> dict[str, bytes]:
+    """All objects of a store by their names, as they are stored."""
+    objects = open_objects(url)
+    try:
+        found = {name: await objects.get(name) for name in await objects.list("")}
+    finally:
+        await objects.close()
+    return {name: each.data for name, each in found.items() if each is not None}
 
 
 @contextmanager
@@ -133,12 +148,14 @@ def _started(binary: Path, data: Path, log: Path, host: str, within: tuple[str, 
     }
     for _ in range(_TRIES):
         address = f"{host}:{_free_port()}"
-        command = [*within, str(binary), "--port", address, "--health", "/health", "--quiet"]
+        requests = log.with_name("requests")
+        options = ("--health", "/health", "--quiet", "--access-log", str(requests))
+        command = [*within, str(binary), "--port", address, *options]
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [*command, "posix", data], env=environment, stdout=output, stderr=output
             )
-        server = S3Server(process, address, secret)
+        server = S3Server(process, address, secret, requests)
         wait_until(
             lambda s=server: s.process.poll() is not None or _serves(s, within), _START_WITHIN_S
         )

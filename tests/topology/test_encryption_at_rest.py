@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
 from base64 import b64encode
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import velaray
+from tests.support.on_s3 import on_s3
+from tests.support.s3_server import content_of
 from tests.support.waiting import wait_until
 from velaray.cli.app import main
 from velaray.client.exceptions import InvalidConfiguration
@@ -113,8 +117,15 @@ def test_files_archives_and_backups_have_no_plain_text(tmp_path: Path, keys: Pat
         assert read(cluster) == expected
 
 
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> MemoryBucket:
+Stored = Callable[[], dict[str, bytes]]
+
+
+@pytest.fixture(params=["memory", pytest.param("s3", marks=on_s3)])
+def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Stored]:
+    """The URL of an object store, and what gives all its objects."""
+    if request.param == "s3":
+        url: str = request.getfixturevalue("s3_url")
+        return url, lambda: asyncio.run(content_of(url))
     found = MemoryBucket()
 
     def objects(url: str) -> MemoryObjects:
@@ -122,19 +133,21 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> MemoryBucket:
 
     monkeypatch.setattr(stores, "open_objects", objects)
     monkeypatch.setattr(sent_config, "open_objects", objects)
-    return found
+    return URL, lambda: {name: each.data for name, each in found.objects.items()}
 
 
-def test_objects_and_the_log_of_a_host_have_no_plain_text(bucket: MemoryBucket, keys: Path) -> None:
-    seen: dict[str, bytes] = {}
-    with LocalCluster.start(URL, encryption_keys=keys) as cluster:
+def test_objects_and_the_log_of_a_host_have_no_plain_text(
+    store: tuple[str, Stored], keys: Path
+) -> None:
+    url, stored = store
+    with LocalCluster.start(url, encryption_keys=keys) as cluster:
         use(cluster)
-        seen |= {name: each.data for name, each in bucket.objects.items()}
+        seen = stored()
         assert any(name.startswith("hosts/") for name in seen)
         expected = read(cluster)
-    seen |= {f"{name} later": each.data for name, each in bucket.objects.items()}
+    seen |= {f"{name} later": data for name, data in stored().items()}
     assert readable(seen) == []
-    with LocalCluster.start(URL, encryption_keys=keys) as cluster:
+    with LocalCluster.start(url, encryption_keys=keys) as cluster:
         assert read(cluster) == expected
 
 
