@@ -1,5 +1,6 @@
 """Journals in an S3-compatible server on this machine: how long a receipt takes beside a directory,
-how many requests a process makes, and how another process recovers after it was killed."""
+how many requests a process makes, and how another process recovers after it was killed; then a
+cluster on Ray, see `benchmarks.store_hosts`."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ from pathlib import Path
 
 import pulsar
 
+from benchmarks import store_hosts
 from benchmarks.model import Result, Samples
 from benchmarks.options import Options
 from benchmarks.systems.official_client import connected
@@ -74,6 +76,7 @@ def run(options: Options) -> Result:
         for topics in TOPICS:
             _requests(samples, server.new_store(), topics)
         _recovery(samples, server.new_store())
+        store_hosts.measure(samples, server, options.rounds, INTERVALS_MS)
     return Result(
         name="object_store",
         settings={
@@ -82,6 +85,7 @@ def run(options: Options) -> Result:
             DIRECTORY: "the same with --data",
             RECOVERY: "a process with 50 topics is killed; the next one gets a receipt of each",
             "requests": f"counted for {COUNTED_S:g} s, after the topics were created",
+            **store_hosts.SETTINGS,
         },
         baseline=DIRECTORY,
         rows=samples.rows(),
