@@ -32,6 +32,7 @@ from under_fire import (
     Victim,
     actor_of,
     add_store_option,
+    create_topic,
     isolate,
     place_in,
     quiet_clients,
@@ -297,7 +298,7 @@ def run(options: argparse.Namespace, folder: Path) -> bool:
     with Cluster.start(place, service_port=0, admin_port=0) as cluster:
         console.print(f"cluster at {cluster.service_url}, journals in {place}")
         admin = velaray.Admin(cluster.admin_url)
-        admin.create_topic(TOPIC, partitions=PARTITIONS)
+        create_topic(admin, TOPIC, PARTITIONS)
         isolate(admin, TOPIC)
         workers = Workers(cluster.service_url, folder)
         for _ in range(WORKERS):

@@ -33,7 +33,7 @@ from hosted_clusters import HostedCluster, Kill, hosted
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
-from under_fire import add_store_option, isolate, place_in, quiet_clients, wait_for
+from under_fire import add_store_option, create_topic, isolate, place_in, quiet_clients, wait_for
 
 import velaray
 
@@ -168,7 +168,7 @@ def make_tenant(admin: velaray.Admin, clusters: Sequence[str]) -> None:
     admin.create_tenant(TENANT, allowed_clusters=clusters)
     admin.create_namespace(NAMESPACE)
     admin.set_policy(NAMESPACE, "retention", FOR_EVER)
-    admin.create_topic(TOPIC, partitions=PARTITIONS)
+    create_topic(admin, TOPIC, PARTITIONS)
     isolate(admin, TOPIC)
 
 

@@ -32,6 +32,7 @@ from under_fire import (
     Victim,
     actor_of,
     add_store_option,
+    create_topic,
     exists,
     isolate,
     place_in,
@@ -308,7 +309,7 @@ def run(options: argparse.Namespace, folder: Path) -> bool:
         console.print(f"cluster at {cluster.service_url}, journals in {place}")
         admin = velaray.Admin(cluster.admin_url)
         for topic, partitions in PARTITIONS.items():
-            admin.create_topic(topic, partitions=partitions)
+            create_topic(admin, topic, partitions)
             if topic != FLIGHTS:  # what no subscription waits for may be trimmed away
                 admin.create_subscription(topic, "auditor", velaray.MessageId.earliest)
         isolate(admin, DELAYS)

@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import velaray
+from velaray.client.admin import Unavailable
 from velaray.cluster import Cluster
 
 GONE_S = 5.0
+STARTED_S = 60.0
 
 
 def add_store_option(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +37,21 @@ def place_in(store: str | None, folder: Path) -> str:
     if store is None:
         return str(folder / "data")
     return f"{store.rstrip('/')}/demo-{secrets.token_hex(4)}"
+
+
+def create_topic(admin: velaray.Admin, topic: str, partitions: int) -> None:
+    """Create a partitioned topic. The cluster has just started: on a busy machine it may refuse
+    for a while, since an actor that it needs is still starting."""
+    deadline = time.monotonic() + STARTED_S
+    pause = threading.Event()
+    while True:
+        try:
+            admin.create_topic(topic, partitions=partitions)
+            return
+        except Unavailable:
+            if time.monotonic() > deadline:
+                raise
+        pause.wait(0.5)
 
 
 def isolate(admin: velaray.Admin, topic: str) -> None:
