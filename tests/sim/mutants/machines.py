@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.sim.mutants.mutant import Mutant, do_nothing, do_nothing_async
 from velaray.backup import creating
+from velaray.backup.creating import _Maker
 from velaray.backup.cut import Moment
 from velaray.journal.errors import JournalError
 from velaray.journal.objects.ledger_store import ObjectLedgerStore
@@ -48,6 +49,12 @@ MUTANTS: dict[str, Mutant] = {
         "a backup has each journal as it is when it is copied",
         ((creating, "cut_ledger", _cut_nowhere),),
         within=20,
+        machines=True,
+    ),
+    "machines-backup-before-its-moment": Mutant(
+        "a backup doesn't wait until its moment has passed",
+        ((_Maker, "_pass", do_nothing_async),),
+        within=40,
         machines=True,
     ),
     "machines-restore-without-numbers": Mutant(
