@@ -38,7 +38,7 @@ from velaray.topology.logs import log_end
 from velaray.topology.loop_lag import LoopLag
 from velaray.topology.messages import ReplyT, Request, method_of
 from velaray.topology.metrics import Sample
-from velaray.topology.ownership import check_ownership
+from velaray.topology.ownership import DueChecks, check_ownership
 from velaray.topology.placed_actors import Misplaced, PlacedActors
 from velaray.topology.placement import BACKGROUND_HOST, group_of, is_own
 from velaray.topology.ray_directory import directory_of
@@ -301,10 +301,11 @@ class HostActor:
     async def _watch(self) -> None:
         """Passivate actors after the configured idle time; stop when another cluster owns the
         data."""
-        limit = self._config.passivate_after_s
+        limit, checks = self._config.passivate_after_s, DueChecks(self._config)
         while True:
             await asyncio.sleep(min(WATCH_S, limit))
-            await check_ownership(self._system.store, self._config)
+            if checks.is_due(asyncio.get_running_loop().time()):
+                await check_ownership(self._system.store, self._config)
             await self._placed.passivate_idle(limit)
 
     async def _balance(self) -> None:

@@ -41,7 +41,7 @@ from velaray.topology.host import WRITERS
 from velaray.topology.logs import log_end
 from velaray.topology.messages import ReplyT, Request, method_of
 from velaray.topology.metrics import Sample
-from velaray.topology.ownership import check_ownership
+from velaray.topology.ownership import DueChecks, check_ownership
 from velaray.topology.ray_nodes import actor_resources
 from velaray.topology.ray_process import (
     BACKGROUND_NICENESS,
@@ -308,10 +308,11 @@ class VelarayActor:
         """Passivate after the configured idle time; stop when another cluster owns the data."""
         limit = self._actor_system.config.passivate_after_s
         loop = asyncio.get_running_loop()
-        busy_at = loop.time()
+        busy_at, checks = loop.time(), DueChecks(self._actor_system.config)
         while True:
             await asyncio.sleep(min(_WATCH_S, limit))
-            await check_ownership(self._actor_system.store, self._actor_system.config)
+            if checks.is_due(loop.time()):
+                await check_ownership(self._actor_system.store, self._actor_system.config)
             if not self._idle():
                 busy_at = loop.time()
             elif loop.time() - busy_at >= limit:
