@@ -48,7 +48,14 @@ from velaray.admin.authorisation import (
 )
 from velaray.admin.binding import Route, bound
 from velaray.admin.callers import refuse_foreign_callers
-from velaray.admin.http import ACTOR_SYSTEM, MAX_BODY, answer_errors, check_token
+from velaray.admin.http import (
+    ACTOR_SYSTEM,
+    MAX_BODY,
+    TURNS,
+    answer_errors,
+    check_token,
+    take_turns,
+)
 from velaray.admin.metrics import LOOP_LAG, SCRAPE_LOCK
 from velaray.admin.openapi import DESCRIPTION, Description, Group
 from velaray.admin.policies import QUOTA_LOCK
@@ -56,6 +63,7 @@ from velaray.admin.unsupported import refuse_unsupported
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.loop_lag import LoopLag
 from velaray.topology.tls import server_tls
+from velaray.wire.turns import Turns
 
 _MODULES = (
     admin_brokers,
@@ -107,9 +115,10 @@ def routes_by_module() -> dict[str, tuple[Route, ...]]:
 
 def admin_app(actor_system: ActorSystem) -> web.Application:
     """The application of the admin interface for the cluster of ``actor_system``."""
-    checks = [answer_errors, check_token, refuse_foreign_callers, refuse_unsupported]
+    checks = [take_turns, answer_errors, check_token, refuse_foreign_callers, refuse_unsupported]
     app = web.Application(middlewares=checks, client_max_size=MAX_BODY)
     app[ACTOR_SYSTEM] = actor_system
+    app[TURNS] = Turns()
     app[QUOTA_LOCK] = asyncio.Lock()
     app[SCRAPE_LOCK] = asyncio.Lock()
     app[LOOP_LAG] = LoopLag()

@@ -35,6 +35,7 @@ from velaray.topology.messages import ReplyT, Request
 from velaray.topology.rpc import RemoteError, reason_of
 from velaray.topology.transient import NO_ANSWER, TRANSIENT
 from velaray.wire.replication import CLIENT_VERSION
+from velaray.wire.turns import REQUEST, Turns
 
 MAX_BODY = 1 << 20
 RETRY_AFTER_S = 1
@@ -42,6 +43,7 @@ RETRY_AFTER_S = 1
 ACTOR_SYSTEM = web.AppKey("fabric", ActorSystem)
 IDENTITY = web.RequestKey("identity", Identity)
 """What the caller has proved."""
+TURNS = web.AppKey("turns", Turns)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -132,6 +134,13 @@ async def _sent_home(request: web.Request, error: RemoteError) -> web.Response:
     url = (by_tls or plain) if request.secure else (plain or by_tls)
     location = url.rstrip("/") + str(request.rel_url)
     return web.json_response({"reason": error.message}, status=307, headers={"Location": location})
+
+
+@web.middleware
+async def take_turns(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Serve a request when it is the turn of its address: clients of topics need the loop too."""
+    await request.app[TURNS].take(request.remote, 2 * REQUEST)
+    return await handler(request)
 
 
 @web.middleware

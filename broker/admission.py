@@ -40,6 +40,7 @@ class Admission:
 
     def __init__(self, config: ClusterConfig, guard: ConnectionGuard) -> None:
         """``guard`` counts what is refused, for the metrics."""
+        self.turns = guard.turns
         self._config = config
         self._guard = guard
         self._connections: Counter[str] = Counter()

@@ -39,12 +39,24 @@ from velaray.wire.connection import WireConnection
 from velaray.wire.errors import CorruptEntryError
 from velaray.wire.limits import Fault, fault_in
 from velaray.wire.replication import CLIENT_VERSION, server_version
+from velaray.wire.turns import REQUEST, TRANSACTION
 
 SERVER_VERSION = f"velaray-{version('velaray')}"
 
 MAX_REQUESTS = 1000
 """The requests of a connection that may be in work. While there are as many, nothing is read from
 it."""
+
+_WORK: dict[type, int] = {
+    pb.CommandAck: 0,
+    pb.CommandFlow: 0,
+    pb.CommandRedeliverUnacknowledgedMessages: 0,
+    pb.CommandNewTxn: TRANSACTION,
+    pb.CommandAddPartitionToTxn: TRANSACTION,
+    pb.CommandAddSubscriptionToTxn: TRANSACTION,
+    pb.CommandEndTxn: TRANSACTION,
+}
+"""The work for commands, in units of `Turns`, unless it is that of a request."""
 
 _WITHOUT_END_OF_TOPIC = ("Pulsar-CPP", "Pulsar-Go")
 """Clients, by the beginning of their versions, that close the connection on REACHED_END_OF_TOPIC.
@@ -125,6 +137,7 @@ class Session:
         self._grants = grants
         self.gate: Gate | None = None
         """Checks the client's rights; None: it may do everything."""
+        self.turns = admission.turns
         self.connection: WireConnection
         self.info = ClientInfo()
         self._connected = False
@@ -140,6 +153,7 @@ class Session:
     def on_frame(self, connection: WireConnection, command: Command, entry: bytes | None) -> None:
         """Pass a frame to its handler. The first must be CONNECT. A command without a handler is
         refused; one that can't be answered closes the connection."""
+        self.turns.spend(_WORK.get(type(command), REQUEST))
         if not self._connected:
             self._connect(command)
             return
@@ -192,6 +206,8 @@ class Session:
                 self.connection.close()
                 return
             self._entered = role
+        if self.info.limited_role:
+            self.connection.group = self.info.limited_role
         self._connected = True
         self.connection.establish()
         self.info.read_version(command.client_version)

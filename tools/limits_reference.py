@@ -22,9 +22,11 @@ from velaray.events.ids import MAX_NAME_BYTES
 from velaray.schemas.validation import MAX_SCHEMA_BYTES
 from velaray.settings import SETTINGS, option_of
 from velaray.topology.config import ClusterConfig
+from velaray.topology.ports import ACCEPTED_AT_ONCE, WAITING_CONNECTIONS
 from velaray.wire.connection import HANDSHAKE_SIZE, HIGH_WATER, KEEP_ALIVE
 from velaray.wire.frames import MAX_MESSAGE_SIZE
 from velaray.wire.limits import COMMANDS, MAX_PROPERTIES, PARTS, Unlimited
+from velaray.wire.turns import FRAME, ITERATION, REQUEST
 
 PAGE = "docs/limits.md"
 
@@ -89,6 +91,19 @@ def _of_processes() -> Iterator[_Row]:
         _setting("memory_budget_mib"),
         "no budget",
         "Look-ups, new producers and new consumers: ServiceNotReady; clients try again.",
+    )
+    yield _Row(
+        "Requests of all clients in one iteration of the event loop",
+        "fixed",
+        f"about {round(ITERATION / (REQUEST + FRAME))}",
+        "They wait. Roles and addresses take turns, and so do the connections of each. Published "
+        "messages don't wait.",
+    )
+    yield _Row(
+        "Connections that a port accepts in one iteration",
+        "fixed",
+        str(ACCEPTED_AT_ONCE),
+        f"They wait; up to {WAITING_CONNECTIONS:,} do.",
     )
     memory = f"{_default('buffer_memory_mib')} MiB"
     yield _Row(
@@ -217,9 +232,9 @@ Two parts are not bounded as a whole: what partitions and subscriptions keep for
 
 `python -m tests.security.soak` attacks a process with half-open and slow peers, unfinished frames,
 floods of requests and new topics, and 100,000 connections. It checks that the process stays within
-these bounds, and that a client goes on. The client slows down: on 2 cores 99 % of its messages
-arrived within 9 seconds under 200,000 requests for lists of topics, and within 14 seconds under
-200,000 creations of topics.
+these bounds, and that a client goes on. `python -m tests.security.flood` measures how much the
+client slows down while requests of one kind come as fast as the process reads them, beside the same
+flood to a listener that does nothing.
 
 `/metrics` has `velaray_connections`, `velaray_received_buffer_bytes`,
 `velaray_unsent_buffer_bytes`, and the numbers of refused and closed connections.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 import ssl
 import threading
+from asyncio.trsock import TransportSocket
 from collections.abc import Callable
 from contextlib import ExitStack
 from time import monotonic
@@ -18,6 +20,10 @@ HANDSHAKE_S = 10.0
 """The time within which a client must end its TLS handshake."""
 PATIENCE_S = 1.0
 """The time for which a killed cluster may still hold its ports."""
+ACCEPTED_AT_ONCE = 10
+"""The connections that a listener accepts in one iteration of the loop."""
+WAITING_CONNECTIONS = 1024
+"""The connections that the system keeps until they are accepted."""
 
 
 class PortUnavailable(OSError):
@@ -48,12 +54,20 @@ async def serve(
     """
     loop = asyncio.get_running_loop()
     with with_facts({}):  # the connections aren't only those of the actor that listens first
-        if tls is None:
-            return await loop.create_server(accept, host, port)
-        handshake_s = HANDSHAKE_S
-        return await loop.create_server(
-            accept, host, port, ssl=tls, ssl_handshake_timeout=handshake_s
+        # asyncio accepts as many at once as it lets wait, so the latter is set again afterwards.
+        server = await loop.create_server(
+            accept,
+            host,
+            port,
+            backlog=ACCEPTED_AT_ONCE,
+            ssl=tls,
+            ssl_handshake_timeout=HANDSHAKE_S if tls is not None else None,
         )
+    for each in server.sockets:
+        if isinstance(each, TransportSocket):  # not a simulated one
+            with socket.socket(fileno=os.dup(each.fileno())) as listening:
+                listening.listen(WAITING_CONNECTIONS)
+    return server
 
 
 async def listen(

@@ -23,6 +23,7 @@ from velaray.wire.errors import (
 from velaray.wire.frames import MAX_MESSAGE_SIZE, FrameParser
 from velaray.wire.guard import ConnectionGuard, address_of
 from velaray.wire.send_runs import SendRun
+from velaray.wire.turns import FRAME, Turns
 
 KEEP_ALIVE = 30.0
 """Seconds of silence before a PING, and again before the connection is given up."""
@@ -41,6 +42,8 @@ _NEVER_LARGE = 1 << 40
 """TLS encrypts what it gets in each call separately and sends it: buffers are always joined."""
 _MOST_BUFFERS = 1024
 """The most buffers that the system accepts in one call."""
+_TURN = "turn"
+"""The reason to pause while others have their turns."""
 _PING = command(pb.CommandPing())
 _PONG = command(pb.CommandPong())
 
@@ -117,7 +120,8 @@ class WireConnection(asyncio.BufferedProtocol):
 
     A ``guard`` has admitted the connection, which it must know of until `release`. Before
     `establish` frames are small, and a connection that isn't established after ``keep_alive``
-    seconds is closed. PING is no first command.
+    seconds is closed. PING is no first command. Commands other than SENDs are handled in `Turns`
+    with those of other connections; ``group`` says whose turns these are.
 
     On the server's side a frame that can't be served is answered with ERROR if its request id could
     be read; else it closes the connection with that `FrameError`.
@@ -143,6 +147,9 @@ class WireConnection(asyncio.BufferedProtocol):
         self._high_water = high_water
         self._guard = guard
         self._max_message_size = max_message_size
+        self.group: Hashable = None
+        """Whose turns the connection takes: those of its address, or of its client's role."""
+        self._turns: Turns | None = None
         self._established = guard is None
         self._parser = (
             FrameParser(max_message_size)
@@ -198,6 +205,17 @@ class WireConnection(asyncio.BufferedProtocol):
             if self._guard is not None:
                 self._guard.unsent.resized(self, 0, self._reclaim_unsent)
 
+    # --- turns ------------------------------------------------------------------------------
+
+    def _wait_for_turn(self, turns: Turns) -> None:
+        self.pause_reading(_TURN)
+        turns.wait(self.group, self._begin_turn)
+
+    def _begin_turn(self) -> None:
+        self._pauses.discard(_TURN)
+        if not self._pauses:
+            self._resume()
+
     # --- sending ---------------------------------------------------------------------------
 
     def send(self, message: ProtobufMessage) -> None:
@@ -245,7 +263,12 @@ class WireConnection(asyncio.BufferedProtocol):
         pending = self._pending
         if pending and not self._transport.is_closing():
             self._flushed += self._pending_size
-            if len(pending) == 1:
+            if self._large == _NEVER_LARGE:
+                # TLS encrypts one record of 16 KiB after the other: each cuts the rest, and only
+                # that of a view isn't a copy.
+                joined = pending[0] if len(pending) == 1 else b"".join(pending)
+                self._transport.write(memoryview(joined))
+            elif len(pending) == 1:
                 self._transport.write(pending[0])
             elif self._pending_size < len(pending) * self._large:
                 self._transport.write(b"".join(pending))
@@ -337,23 +360,31 @@ class WireConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _handle_frames(self) -> None:
-        parser, runs = self._parser, self._run_handler
+        parser, runs, turns = self._parser, self._run_handler, self._turns
+        least = 0 if turns is None else turns.least
         while self.writable and not self._pauses and not self.closed:
             if runs is not None and self._established and (run := parser.next_run()) is not None:
                 if not runs.on_sends(self, run):
                     self._handle_one_by_one(run)
                 continue
+            if turns is not None and turns.left <= least and parser.waits_for_turn:
+                self._wait_for_turn(turns)
+                return
             try:
                 frame = parser.next_frame()
             except CorruptEntryError as error:
                 self.handler.on_corrupt_entry(self, error)
                 continue
             except FrameError as error:
+                if turns is not None:
+                    turns.spend(FRAME)
                 self._refuse(error)
                 continue
             if frame is None:
                 return
             received, entry = frame
+            if turns is not None and type(received) is not Send:
+                turns.spend(FRAME)
             if not self._established and type(received) is not pb.CommandConnect:
                 self.close(HandshakeError(f"{self.peer} began with another command than CONNECT"))
             elif type(received) is pb.CommandPing:
@@ -420,6 +451,9 @@ class WireConnection(asyncio.BufferedProtocol):
         self._fd = _plain_socket(transport)
         if transport.get_extra_info("sslcontext") is not None:
             self._large = _NEVER_LARGE
+        if self._guard is not None:
+            self._turns = self._guard.turns
+            self.group = address_of(transport)
         address = transport.get_extra_info("peername")
         self.peer = ":".join(map(str, address[:2])) if isinstance(address, tuple) else str(address)
         self.writable = True

@@ -208,6 +208,14 @@ class FrameParser:
         if self._resized is not None:
             self._resized(0)
 
+    @property
+    def waits_for_turn(self) -> bool:
+        """Whether something is in the buffer that isn't the beginning of a SEND."""
+        waiting = self._end - self._start
+        if waiting < _FRAME_HEAD.size:
+            return waiting > 0
+        return bool(_FRAME_HEAD.unpack_from(self._buffer, self._start)[2] != SEND)
+
     def next_frame(self) -> Frame | None:
         """The next frame, or None if its last byte hasn't come yet.
 

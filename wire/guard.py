@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from weakref import WeakSet
 
+from velaray.wire.turns import Turns
+
 Reclaim = Callable[[bool], None]
 """Gives an owner's bytes back: without force only if they hold nothing. With force it gives up what
 they hold, and its connection."""
@@ -78,7 +80,7 @@ class ConnectionLimits:
 
 
 class ConnectionGuard:
-    """Admits the connections of a listener, and accounts for their buffers."""
+    """Admits the connections of a listener, accounts for their buffers, and has their turns."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self._limits = limits
@@ -87,6 +89,7 @@ class ConnectionGuard:
         self.role_refusals = self.memory_refusals = 0
         self.received = BufferAccount(limits.buffer_bytes)
         self.unsent = BufferAccount(limits.buffer_bytes)
+        self.turns = Turns()
         _GUARDS.add(self)
 
     def admit(self, address: str) -> bool:

@@ -43,6 +43,7 @@ from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import command as encode_frame
 from velaray.wire.connection import WireConnection
 from velaray.wire.guard import ConnectionGuard, Entrance
+from velaray.wire.turns import BYTES_PER_UNIT
 
 ACTIVATION_TIMEOUT_S = 60.0
 LOCATED_KEPT = 100_000
@@ -167,7 +168,7 @@ class ProxySession(Session):
     def __init__(self, proxy: Proxy) -> None:
         super().__init__(proxy.actor_system.config, proxy.admission, proxy.grants)
         self._proxy = proxy
-        self._creations = Creations()
+        self._creations = Creations(self.turns)
         self._lists = Lists(lambda: self.connection.writable)
         self.handlers = {
             pb.CommandPartitionedTopicMetadata: self._spawning(self._answer_metadata),
@@ -330,8 +331,10 @@ class ProxySession(Session):
             async with self._lists.turn():
                 answer = await self._routed(tenant, command, self._topics(command))
                 if isinstance(answer, Listed):
-                    most = self.config.max_message_size
-                    self.connection.writelines(answer.answer(command, most))
+                    frames = answer.answer(command, self.config.max_message_size)
+                    units = 1 + sum(map(len, frames)) // BYTES_PER_UNIT
+                    await self.turns.take(self.connection.group, units)
+                    self.connection.writelines(frames)
                 else:
                     self.connection.send(answer)
         except _ERRORS as error:

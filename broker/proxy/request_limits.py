@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from velaray.broker.wire_errors import TooManyRequestsError
+from velaray.wire.turns import CREATION, Turns
 
 MAX_LISTS = 100
 """The lists of topics that a connection may wait for. They are made one after the other."""
@@ -51,7 +52,9 @@ class Lists:
 class Creations:
     """Counts the topics that the requests of a connection create."""
 
-    def __init__(self) -> None:
+    def __init__(self, turns: Turns) -> None:
+        """``turns`` counts the work for each."""
+        self._turns = turns
         self._left = float(CREATION_BURST)
         self._counted_s = 0.0
 
@@ -65,3 +68,4 @@ class Creations:
     def created(self) -> None:
         """Note a new topic."""
         self._left -= 1
+        self._turns.spend(CREATION)

@@ -14,6 +14,7 @@ from velaray.broker import session as session_module
 from velaray.broker.proxy import request_limits
 from velaray.broker.proxy.request_limits import MAX_LISTS, Creations
 from velaray.wire import pulsar_pb2 as pb
+from velaray.wire.turns import Turns
 
 
 @pytest.fixture
@@ -110,9 +111,15 @@ def test_a_connection_creates_topics_at_a_limited_rate(
 
 def test_the_rate_of_creations_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_limits, "CREATION_BURST", 2)
-    creations = Creations()
-    assert not creations.exhausted(1.0)
-    creations.created()
-    creations.created()
-    assert creations.exhausted(1.0)
-    assert not creations.exhausted(1.5)
+
+    async def scenario() -> None:
+        turns = Turns()
+        creations, before = Creations(turns), turns.left
+        assert not creations.exhausted(1.0)
+        creations.created()
+        assert turns.left < before
+        creations.created()
+        assert creations.exhausted(1.0)
+        assert not creations.exhausted(1.5)
+
+    asyncio.run(scenario())

@@ -21,6 +21,8 @@ from velaray.wire.errors import (
     UnknownCommandError,
 )
 from velaray.wire.frames import FrameParser, seal_entry
+from velaray.wire.guard import ConnectionGuard, ConnectionLimits
+from velaray.wire.turns import REQUEST
 
 ENTRY = seal_entry(b"\x00\x00\x00\x02mdpayload")
 SEND = entry_header(pb.CommandSend(producer_id=1, sequence_id=9), len(ENTRY)) + ENTRY
@@ -607,5 +609,55 @@ def test_abort_reports_its_reason() -> None:
             recorder.connection.abort(reason)
             assert await closed(recorder) is reason
             assert recorder.connection.closed
+
+    run(scenario())
+
+
+def test_a_message_passes_the_commands_of_other_connections() -> None:
+    async def scenario() -> None:
+        guard = ConnectionGuard(ConnectionLimits())
+        async with Server(guard=guard) as server:
+            flooding = [await server.connect() for _ in range(10)]
+            _, publishing, publisher = await server.connect()
+            connect = command(pb.CommandConnect(client_version="raw"))
+            requests = command(pb.CommandLookupTopic(topic="t", request_id=1)) * 500
+            for _, writer, recorder in flooding:
+                recorder.on_command = lambda connection, frame: (
+                    connection.establish(),
+                    guard.turns.spend(REQUEST),
+                )
+                writer.write(connect + requests)
+            publisher.on_command = lambda connection, frame: connection.establish()
+            publishing.write(connect)
+            await publisher.until(lambda: len(publisher.frames) == 1)
+            publishing.write(SEND)
+            await publisher.until(lambda: len(publisher.frames) == 2)
+            handled = [len(recorder.frames) for _, _, recorder in flooding]
+            assert sum(handled) < 2_500  # the flood has 5,000
+            assert max(handled) - min(handled) <= 500 // 5  # its connections take turns
+            for _, _, recorder in flooding:
+                await recorder.until(lambda: len(recorder.frames) == 501)  # noqa: B023
+            assert publisher.connection.group == "127.0.0.1"
+
+    run(scenario())
+
+
+def test_commands_keep_their_order_when_a_connection_waits_for_its_turn() -> None:
+    async def scenario() -> None:
+        guard = ConnectionGuard(ConnectionLimits())
+        async with Server(guard=guard) as server:
+            _, writer, recorder = await server.connect()
+            recorder.on_command = lambda connection, frame: (
+                connection.establish(),
+                guard.turns.spend(REQUEST),
+            )
+            numbers = [
+                command(pb.CommandLookupTopic(topic="t", request_id=number)) + SEND
+                for number in range(100)
+            ]
+            writer.write(command(pb.CommandConnect(client_version="raw")) + b"".join(numbers))
+            await recorder.until(lambda: len(recorder.frames) == 201)
+            found = [getattr(frame, "request_id", None) for frame, _ in recorder.frames[1:]]
+            assert found == [each for number in range(100) for each in (number, None)]
 
     run(scenario())
