@@ -58,7 +58,7 @@ def test_commands_use_the_active_context(home: Path, cluster: LocalCluster) -> N
     run("context", "use", "here")
     assert json.loads(run("status", "-o", "json").output)[0]["health"] == "ok"
     run("topics", "create", "used")
-    assert "published 1" in run("produce", "used", "-m", "x").output
+    assert "published 1 message to used\n" in run("produce", "used", "-m", "x").output
     (row,) = json.loads(run("context", "list", "-o", "json").output)
     assert row["active"] and row["token"] == f"file:{Path('app.token').absolute()}"
 

@@ -55,7 +55,8 @@ def produce(
     producer.flush()
     for receipt in waiting:
         receipt.result()
-    show.done(f"published {count} messages to {topic}", published=count)
+    what = "message" if count == 1 else "messages"
+    show.done(f"published {count} {what} to {topic}", published=count)
 
 
 def _lines() -> Iterator[bytes]:
