@@ -416,7 +416,7 @@ async def _plain_refused(backend: Backend | ObjectBackend, folder: Path) -> None
     journal = await write_frames(opened(backend, None))
     await journal.close()
     plain = journal.ledgers[-1].ledger_id
-    before, content = await backend.store().read_manifest(KEY), stored_bytes(backend)
+    before, content = await backend.store().read_manifest(KEY), await stored_bytes(backend)
     strict = backend.store()
     strict.keys = LedgerKeys(DirectoryKeys(folder), required=True)
     for reading in (
@@ -428,7 +428,7 @@ async def _plain_refused(backend: Backend | ObjectBackend, folder: Path) -> None
             await reading()
         assert caught.value.file == strict.location(KEY, plain)
     assert await backend.store().read_manifest(KEY) == before
-    assert stored_bytes(backend) == content
+    assert await stored_bytes(backend) == content
     for _ in range(2):  # keys alone accept it
         journal = await open_journal(opened(backend, folder))
         await journal.start({"events": b""}, b"digest")
