@@ -14,6 +14,7 @@ from velaray.broker.client_session import ClientSession
 from velaray.broker.proxy.proxy import ProxySession
 from velaray.topology.config import ClusterConfig
 from velaray.topology.open_connections import OpenConnections, stop_accepting
+from velaray.wire.turns import Turns
 
 
 class Connection:
@@ -31,7 +32,12 @@ def test_a_session_of_a_server_that_has_ended_is_cut(kind: Any, ended: bool) -> 
     sessions: OpenConnections[Any] = OpenConnections()
     sessions.ended = ended
     server = SimpleNamespace(
-        config=config, sessions=sessions, actor_system=system, number=0, grants=None, admission=None
+        config=config,
+        sessions=sessions,
+        actor_system=system,
+        number=0,
+        grants=None,
+        admission=SimpleNamespace(turns=Turns()),
     )
     session, connection = kind(server), Connection()
     session.on_connected(connection)
