@@ -29,6 +29,8 @@ Buffer = bytes | memoryview
 
 SEALED = "velaray-sealed-1"
 """The name of the algorithm in the metadata of a sealed entry (`velaray.wire.sealed`)."""
+HASH_BYTES = 2
+"""The size of the hash in that metadata."""
 
 
 def open_entry(entry: Buffer) -> tuple[MessageMetadata, int]:
@@ -121,8 +123,9 @@ def key_hash(entry: Buffer) -> int:
     if metadata.HasField("ordering_key"):
         return sticky_hash(metadata.ordering_key)
     if not metadata.HasField("partition_key"):
-        if metadata.encryption_algo == SEALED:  # its key is sealed; the hash isn't
-            return int.from_bytes(metadata.encryption_param, "big")
+        if metadata.encryption_algo == SEALED and len(metadata.encryption_param) == HASH_BYTES:
+            # Its key is sealed; the hash isn't. A client may send such metadata, too.
+            return int.from_bytes(metadata.encryption_param, "big") or 1
         return sticky_hash(f"{metadata.producer_name}-{metadata.sequence_id}".encode())
     key = metadata.partition_key.encode()
     if metadata.partition_key_b64_encoded:

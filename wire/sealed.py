@@ -22,6 +22,7 @@ from velaray.wire.compression import decompress
 from velaray.wire.errors import MalformedEntryError, WireError
 from velaray.wire.frames import MAX_MESSAGE_SIZE
 from velaray.wire.messages import (
+    HASH_BYTES,
     SEALED,
     Buffer,
     build_entry,
@@ -38,7 +39,6 @@ _ALGORITHM = SEALED.encode()
 _METADATA_BYTES = 4096
 """The metadata of a sealed entry is shorter: the longest text in it is the producer's name."""
 _SIZE = Struct(">I")
-_HASH = Struct(">H")
 _IN_THE_CLEAR: Final = (
     "producer_name",
     "sequence_id",
@@ -79,11 +79,6 @@ class Opened(NamedTuple):
     mask: int
 
 
-def is_sealed(metadata: MessageMetadata) -> bool:
-    """Whether the metadata is that of a sealed entry."""
-    return metadata.encryption_algo == SEALED
-
-
 def looks_sealed(entry: Buffer) -> bool:
     """Whether an entry may be a sealed one; false for certain without decoding it."""
     return _ALGORITHM in bytes(entry[:_METADATA_BYTES])
@@ -117,7 +112,7 @@ def _clear(metadata: MessageMetadata, hashed: int) -> MessageMetadata:
             setattr(clear, name, getattr(metadata, name))
     clear.encryption_algo = SEALED
     clear.encryption_keys.append(EncryptionKeys(key="velaray", value=b""))
-    clear.encryption_param = _HASH.pack(hashed)
+    clear.encryption_param = hashed.to_bytes(HASH_BYTES, "big")
     return clear
 
 
@@ -172,7 +167,7 @@ def seal(plain: Plain, encrypt: Callable[[str, bytes], bytes]) -> bytes:
 def parts_of(entry: Buffer) -> tuple[MessageMetadata, list[memoryview]]:
     """The metadata and the sealed messages of a sealed entry. Raises `MalformedEntryError`."""
     metadata, at = open_entry(entry)
-    if not is_sealed(metadata):
+    if metadata.encryption_algo != SEALED:
         raise MalformedEntryError("the entry isn't sealed")
     view = memoryview(entry)
     parts: list[memoryview] = []

@@ -126,13 +126,13 @@ class ChannelOpener:
 
     def _channel_for(self, name: str, *, durable: bool, compacted: bool) -> SubscriptionChannel:
         """A new channel. Raises `RemoteError` for compacted reads of an erasable topic."""
-        sealing = self._partition.sealing
-        if sealing is None:
-            return self._new_channel(name, durable=durable, compacted=compacted)
+        partition = self._partition
         if compacted:
-            refuse_sealed(sealing, "it has no compacted view")
-        log, stored = self._log, self._stored
-        return SealedChannel(name, log, stored, sealing, self._on_closed, durable=durable)
+            refuse_sealed(partition.sealing, "it has no compacted view")
+        channel = self._new_channel(name, durable=durable, compacted=compacted)
+        config, topic = partition.actor_system.config, str(partition.key.topic_name)
+        channel.delivery.spans = delivery_spans(config, topic, name)
+        return channel
 
     async def connect(self, ref: SubscriptionRef, *, compacted: bool) -> SubscriptionChannel:
         """Open the channel of a durable subscription.
@@ -191,15 +191,13 @@ class ChannelOpener:
     def _new_channel(self, name: str, *, durable: bool, compacted: bool) -> SubscriptionChannel:
         partition = self._partition
         log, stored, on_closed = self._log, self._stored, self._on_closed
-        channel: SubscriptionChannel
+        if partition.sealing is not None:
+            sealing = partition.sealing
+            return SealedChannel(name, log, stored, sealing, on_closed, durable=durable)
         if compacted:
             compactor = partition.compactor
-            channel = CompactedChannel(name, log, stored, compactor, on_closed, durable=durable)
-        else:
-            channel = SubscriptionChannel(name, log, stored, on_closed, durable=durable)
-        config, topic = partition.actor_system.config, str(partition.key.topic_name)
-        channel.delivery.spans = delivery_spans(config, topic, name)
-        return channel
+            return CompactedChannel(name, log, stored, compactor, on_closed, durable=durable)
+        return SubscriptionChannel(name, log, stored, on_closed, durable=durable)
 
     def _reader_failed(self, error: BaseException) -> None:
         self._partition.actor_system.fatal(self._partition, error)

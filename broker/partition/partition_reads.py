@@ -13,13 +13,12 @@ from velaray.broker.partition import messages as m
 from velaray.broker.partition import remote_ids
 from velaray.broker.partition.entries import CachedEntry
 from velaray.broker.partition.maintenance import Maintenance
+from velaray.broker.partition.sealing import SHOWN_BY_CONSUMERS, Sealing, refuse_sealed
 from velaray.broker.subscription.messages import GetUnacked
 from velaray.events.ids import Position
 from velaray.topology.messages import Message, ReplyT, Request
 from velaray.topology.rpc import RemoteError
 from velaray.wire.messages import read_metadata, split_entry
-from velaray.wire.pulsar_pb2 import MessageMetadata
-from velaray.wire.sealed import is_sealed
 
 SCAN_MOST = 10_000
 """The number of entries that one analysis of a backlog reads at most, as in Pulsar."""
@@ -32,6 +31,7 @@ class Entries(Protocol):
     """What `described_entry` needs of a partition."""
 
     partition_index: int
+    sealing: Sealing | None
 
     def position_of(self, offset: int) -> Position:
         """Return the position that clients see."""
@@ -75,21 +75,14 @@ class Partition(Protocol):
         ...
 
 
-def refuse_to_show(metadata: MessageMetadata) -> None:
-    """Raise `RemoteError` (NOT_ALLOWED) for an entry that is stored sealed."""
-    if is_sealed(metadata):
-        raise RemoteError(
-            Reason.NOT_ALLOWED,
-            "the messages of this topic can be erased, and are stored sealed: read them with a "
-            "consumer or a reader",
-        )
-
-
 async def described_entry(partition: Entries, offset: int) -> m.Entry:
-    """The entry at ``offset``: its id, its metadata and its payload, as they are stored."""
+    """The entry at ``offset``: its id, its metadata and its payload, as they are stored.
+
+    Raises `RemoteError` (NOT_ALLOWED) if the topic's messages can be erased.
+    """
+    refuse_sealed(partition.sealing, SHOWN_BY_CONSUMERS)
     entry = await partition.entry(offset)
     metadata, payload = split_entry(entry.data)
-    refuse_to_show(metadata)
     position = partition.position_of(offset)
     return {
         "id": [position.ledger_id, position.entry_id, partition.partition_index],

@@ -6,6 +6,8 @@ have sealed entries only. See `velaray.wire.sealed` and `velaray.journal.encrypt
 
 from __future__ import annotations
 
+from typing import Final
+
 from velaray.actors.catalog.policies import ERASABLE, NOT_ERASABLE
 from velaray.actors.machine import Reason
 from velaray.broker.topic_policies import TopicPolicies
@@ -93,6 +95,9 @@ def _heads(entry: bytes | memoryview) -> list[Part]:
         return [head_of(part) for part in parts_of(entry)[1]]
     except ValueError as error:
         raise MalformedEntryError(str(error)) from error
+
+
+SHOWN_BY_CONSUMERS: Final = "it stores them sealed: read them with a consumer or a reader"
 
 
 def refuse_sealed(sealing: Sealing | None, what: str) -> None:

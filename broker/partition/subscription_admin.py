@@ -15,11 +15,8 @@ from velaray.actors.runtime import Runtime
 from velaray.broker.partition import messages as m
 from velaray.broker.partition import remote_ids, transaction_view
 from velaray.broker.partition.maintenance import Maintenance
-from velaray.broker.partition.partition_reads import (
-    Entries,
-    described_entry,
-    refuse_to_show,
-)
+from velaray.broker.partition.partition_reads import Entries, described_entry
+from velaray.broker.partition.sealing import SHOWN_BY_CONSUMERS, refuse_sealed
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.subscription.messages import FindUnacked, GetUnacked, LocateEntry, SkipTo
 from velaray.events.ids import EARLIEST, LATEST, Position
@@ -311,6 +308,7 @@ async def unacked_entries(partition: Partition, request: m.UnackedEntries) -> m.
     ``next`` is the offset to continue at; None at the end. Delayed and delivered entries are
     included.
     """
+    refuse_sealed(partition.log.sealing, SHOWN_BY_CONSUMERS)
     name, first, most = request.name, request.first, request.most
     await _subscription(partition, name)
     end = partition.log.end_offset
@@ -321,7 +319,6 @@ async def unacked_entries(partition: Partition, request: m.UnackedEntries) -> m.
     for offset in offsets:
         with contextlib.suppress(NoSuchEntryError):  # it was acknowledged meanwhile, and trimmed
             metadata, payload = split_entry((await partition.log.entry(offset)).data)
-            refuse_to_show(metadata)
             found = _id(partition, partition.log.position_of(offset))
             entries.append((found, metadata.SerializeToString(), bytes(payload)))
     return {"entries": entries, "next": offsets[-1] + 1 if len(offsets) >= most else None}

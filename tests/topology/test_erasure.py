@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 import velaray
+from tests.support.otlp import Receiver
 from tests.support.waiting import wait_until
 from velaray.cli.app import main
 from velaray.client.admin.errors import Conflict, PreconditionFailed
@@ -254,6 +255,29 @@ def test_what_is_not_supported_is_refused(
         plain_admin.namespaces.create(NAMESPACE)
         with pytest.raises(PreconditionFailed, match="--encryption-keys"):
             plain_admin.policies.set(NAMESPACE, "erasable", "key")
+
+
+def test_deliveries_of_sealed_entries_have_spans(
+    tmp_path: Path, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+    receiver = Receiver()
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    with (
+        contextlib.closing(receiver),
+        LocalCluster.start(
+            tmp_path / "traced", encryption_keys=keys, otlp_endpoint=receiver.url
+        ) as cluster,
+        velaray.Admin(cluster.admin_url) as admin,
+        velaray.Client(cluster.service_url) as client,
+    ):
+        erasable(admin)
+        consumer = client.subscribe(TOPIC, "s")
+        client.create_producer(TOPIC).send(
+            b"x", partition_key="ann", properties={"traceparent": parent}
+        )
+        assert consumer.receive(PATIENCE_MS).data() == b"x"
+        wait_until(lambda: any(span.name == f"deliver {TOPIC}" for span in receiver.spans))
 
 
 def test_the_audit_log_has_the_hmac_alone(cluster: LocalCluster, admin: velaray.Admin) -> None:

@@ -7,6 +7,7 @@ import pytest
 from velaray.wire.compression import Compression, compress
 from velaray.wire.errors import MalformedEntryError
 from velaray.wire.messages import (
+    SEALED,
     build_batch,
     build_entry,
     iterate_batch,
@@ -64,6 +65,12 @@ def test_a_single_message_opens_to_the_bytes_that_were_sent(by: By) -> None:
     assert publish_time(sealed) == 99
     assert opened(sealed, decrypt) == (entry, 1)
     assert opened(sealed, lambda part: None) == (b"", 0)
+
+
+@pytest.mark.parametrize("param", [b"", b"\0", b"\0\0", b"\xff\xff\xff", b"x" * 100])
+def test_a_hash_that_a_client_made_up_is_in_range(param: bytes) -> None:
+    made_up = metadata(encryption_algo=SEALED, encryption_param=param)
+    assert 1 <= key_hash(build_entry(made_up, b"value")) <= 65535
 
 
 @pytest.mark.parametrize("kind", [Compression.NONE, Compression.LZ4, Compression.ZSTD])

@@ -129,9 +129,9 @@ class _Source:
         """A sealed entry without its erased messages. Raises `LostDataKey`, `CorruptJournal`."""
         try:
             _, parts = parts_of(blob)
-        except MalformedEntryError:
+            heads = [head_of(part) for part in parts]
+        except (MalformedEntryError, ValueError):
             return self._reader.read(delivery, bytes(blob))  # which logs it
-        heads = [head_of(part) for part in parts]
         while not keyring.can_open(heads):
             await keyring.prepare_to_open(heads)
         entry, mask = unsealed(blob, keyring.open)
