@@ -82,9 +82,11 @@ class ProducerInterceptor:
         """Handle the receipt or the failure of ``message``."""
 
     def before_send_many(self, producer: Any, messages: int) -> SendManyWatch | None:
-        """Return what watches a call of ``send_many``, which makes no message objects. By default
-        the call is refused with `OperationNotSupported` (None): the methods for messages would see
-        none of its values."""
+        """Return what watches a call of ``send_many``, which makes no message objects.
+
+        This method returns None, which refuses the call with `OperationNotSupported`: the methods
+        for messages would see none of its values.
+        """
         return None
 
     def close(self) -> None:

@@ -93,9 +93,9 @@ class PlainLedger(JournalError):
 
     def __init__(self, file: str) -> None:
         super().__init__(
-            f"{file}: isn't encrypted, which --encryption-required refuses: somebody else may have "
-            "written it. If it is older than the keys, start without the option until `velaray "
-            "journal keys` counts no plain ledgers"
+            f"{file}: isn't encrypted, which --encryption-required refuses: it may be forged. If "
+            "it is older than the keys, start without the option until `velaray journal keys` "
+            "counts no plain ledgers"
         )
         self.file = file
 

@@ -37,8 +37,8 @@ def key_provider(named: str) -> KeyProvider:
 
 
 def ledger_keys(named: str, required: bool = False) -> LedgerKeys | None:
-    """What makes and finds the keys of ledgers; None for "". With ``required`` ledgers without a
-    key are refused. Raises `KeyFileError`."""
+    """What makes and finds the keys of ledgers; None for "". ``required``: ledgers
+    without a key are refused. Raises `KeyFileError`."""
     return LedgerKeys(key_provider(named), required=required) if named else None
 
 

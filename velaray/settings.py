@@ -488,9 +488,9 @@ class ClusterSettings(BaseModel):
         bool,
         About(
             SECURITY,
-            "Refuse journals that aren't encrypted: nobody without the keys can add data by "
-            "writing files or objects. It needs --encryption-keys, and data without plain "
-            "ledgers, which `velaray journal keys` counts.",
+            "Refuse journals that aren't encrypted, so adding data by writing files or objects "
+            "takes the keys. It needs --encryption-keys, and data without plain ledgers, which "
+            "`velaray journal keys` counts.",
         ),
     ] = False
 

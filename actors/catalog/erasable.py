@@ -47,7 +47,7 @@ def erasable_problem(state: Catalog, scope: Scope, value: bytes | None) -> Refus
     if state.homes.get(tenant) or (
         tenant in state.migrations and not state.migrations[tenant].over
     ):
-        return _refused(ERASABLE, f"tenant {tenant} is at home in another cluster, or moves to one")
+        return _refused(ERASABLE, f"tenant {tenant} belongs to another cluster, or moves to one")
     for name, reason in _EXCLUDED.items():
         if effective_policy(state, scope, name) != policy(name).default:
             return _refused(ERASABLE, f"policy {name} is in effect for {scope}: {reason}")

@@ -73,7 +73,7 @@ class SealedDelivery(PartialDelivery):
 
 
 class SealedFeed(DispatcherFeed):
-    """What a dispatcher is told of sealed entries."""
+    """The reports on sealed entries to a dispatcher."""
 
     def start(self, offset: int, wanted: int, hashing: bool) -> None:
         """As `DispatcherFeed.start`, for a dispatcher that grants no leases."""

@@ -41,7 +41,7 @@ class MachinesWorld(StoreWorld):
 
     cluster: MachinesCluster
     counted: Counter[str] | None = None
-    """What is counted before the store is replaced."""
+    """The counts of the time before the store is replaced."""
     events: int | None = None
     """The number of events before that. What follows begins at an earlier state."""
 
@@ -118,7 +118,7 @@ class MachinesWorld(StoreWorld):
             self._history = whole
 
     def counts(self) -> Counter[str]:
-        """What is counted over a campaign."""
+        """The counts of this run for a campaign."""
         counts = super().counts() if self.counted is None else self.counted
         return counts + self.cluster.counted + self.cluster.backups.counted
 

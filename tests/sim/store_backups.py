@@ -4,8 +4,9 @@ A backup has the state of one moment between its beginning and its end. So these
 
 - The product's own verification finds no problem.
 - Each restored ledger is a beginning of the original one.
-- What was promised before the backup began is there: messages with a receipt, acknowledgements
-  with one, answers to commits and aborts. Nothing is stored twice, transactions are whole.
+- It has all that a client had an answer for before the backup began: messages with a receipt,
+  acknowledgements with one, answers to commits and aborts. Nothing is stored twice, transactions
+  are whole.
 
 What a restored subscription would deliver is made of its cursor, and judged as deliveries are.
 """
@@ -218,8 +219,7 @@ def differing_ledgers(original: SimBucket, restored: SimBucket) -> Iterator[str]
 
 
 async def broken_promises(history: History, restored: SimBucket, began_s: float) -> list[str]:
-    """What isn't there, though it was promised before the backup began; and what contradicts each
-    other."""
+    """The promises from before the backup that the restored data breaks, and its contradictions."""
     expected = await expected_journals(SimpleNamespace(disk=restored.disk))
     past = await collect(restored.disk, expected)
     logs: dict[str, Any] = {}

@@ -119,8 +119,8 @@ class PublishHandlers:
             held.clear()
 
     async def _sealed(self, producer: ConnectedProducer, entry: bytes) -> bytes | None:
-        """The entry as it is stored; None if it isn't sealed, or is to be refused. Raises
-        `JournalError` if the keyring can't be used."""
+        """The entry as it is stored; None if the topic doesn't seal it, or refuses it.
+        Raises `JournalError` if the keyring can't be used."""
         sealing = producer.partition.log.sealing
         if sealing is None or producer.source is not None:
             return None
