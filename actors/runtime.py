@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from google.protobuf.message import Message
 
@@ -64,6 +64,9 @@ Blob = bytes | memoryview
 _Change = Callable[[], Awaitable[None]]
 Release = Callable[[Any, tuple[Any, ...]], None]
 """Takes a decision's reply and effects when they may leave. Must not raise."""
+
+_READ: Final = object()
+"""Parked in place of a command: a read that waits for the commands before it."""
 
 MOST_READ_AHEAD = 63
 """The most segments that are read for a query at once, besides the one that it needs next."""
@@ -590,13 +593,14 @@ class Runtime(Generic[StateT]):
                     raise
                 failed, ahead = places[0], 0
 
-    async def read(self, query: Callable[[StateT], ResultT]) -> ResultT:
+    async def read(self, query: Callable[[StateT], ResultT], *, in_order: bool = False) -> ResultT:
         """The result of ``query`` on the state, returned when everything that it may have seen is
         durable.
 
-        The query is made as by `look`; the result must not change later. Raises as `look` does,
-        `StorageFull` if the state that it saw was dropped (ask again), or the error that stopped
-        the runtime meanwhile.
+        The query is made as by `look`; the result must not change later. With ``in_order`` it sees
+        all commands that were submitted before: it waits for a roll-over and for loads, as they do.
+        Raises as `look` does, `StorageFull` if the state that it saw was dropped (ask again), or
+        the error that stopped the runtime meanwhile.
         """
 
         def checked(state: StateT) -> ResultT:
@@ -604,6 +608,8 @@ class Runtime(Generic[StateT]):
                 raise self._full
             return query(state)
 
+        if in_order and self._parked is not None and not self._rebuilding:
+            await self._parked_ones_decided(self._parked)
         found = await self.look(checked)
         if self._settled():
             return found
@@ -1002,12 +1008,26 @@ class Runtime(Generic[StateT]):
         self._opened = LedgerOpened(ledger_id=ledger_id, epoch=self._journal.epoch)
         self._evolve([self._opened])
 
+    async def _parked_ones_decided(self, parked: deque[tuple[Any, Release]]) -> None:
+        """Return when the commands that are parked now are decided."""
+
+        def decided(reply: Any, effects: tuple[Any, ...]) -> None:
+            if not future.done():
+                future.set_result(None)
+
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        parked.append((_READ, decided))
+        await self._answer(future)
+
     def _unpark(self) -> None:
         """Decide the parked commands, up to the first that needs a load."""
         while self._parked and not self._held and self._loading is None:
             command, release = self._parked[0]
             now_ms = self._clock_ms()
-            if missing := self._missing(command, now_ms):
+            if command is _READ:
+                self._parked.popleft()
+                release(None, ())
+            elif missing := self._missing(command, now_ms):
                 self._load(missing)
             else:
                 self._parked.popleft()

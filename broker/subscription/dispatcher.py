@@ -164,9 +164,13 @@ class SubscriptionDispatcher:
     def _reading(
         self, query: Callable[[Any, SubscriptionState], Any]
     ) -> Callable[[Any], Awaitable[Any]]:
-        """A handler that answers from the state once that is durable."""
+        """A handler that answers from the state once that is durable.
+
+        The answer includes all earlier notices of the partition: it keeps the answers of a
+        subscription at rest, and no later notice corrects them.
+        """
         runtime = self._state.runtime
-        return lambda request: runtime.read(lambda state: query(request, state))
+        return lambda request: runtime.read(lambda state: query(request, state), in_order=True)
 
     async def on_request(self, request: Request[ReplyT]) -> ReplyT:
         """Answer a request of the partition. Raises `RemoteError` if it is refused."""

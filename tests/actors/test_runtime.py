@@ -574,6 +574,39 @@ async def test_ledgers_roll_and_recovery_reads_the_tail_only() -> None:
 
 
 @on_a_loop
+async def test_a_read_in_order_sees_the_commands_that_wait_for_a_roll() -> None:
+    host = await Host().start(roll_records=2)
+    gate = host.hold(Step.WRITE_MANIFEST)
+    host.submit(Add("a"))
+    await gate.arrived.wait()
+    host.submit(Add("b"))
+    query = host.runtime.read(lambda state: list(state.names), in_order=True)
+    read = asyncio.create_task(query)
+    await asyncio.sleep(0)
+    host.submit(Add("c"))
+    gate.opened.set()
+    assert (await read)[:2] == ["a", "b"]
+    await host.runtime.close()
+
+
+@on_a_loop
+async def test_a_read_in_order_ends_with_the_runtime() -> None:
+    host = await Host().start(roll_records=2)
+    gate = host.hold(Step.WRITE_MANIFEST)
+    host.submit(Add("a"))
+    await gate.arrived.wait()
+    host.submit(Add("b"))
+    query = host.runtime.read(lambda state: list(state.names), in_order=True)
+    read = asyncio.create_task(query)
+    await asyncio.sleep(0)
+    host.runtime.abort()
+    with pytest.raises(Stopped):
+        await read
+    gate.opened.set()
+    await host.runtime.close()
+
+
+@on_a_loop
 async def test_commands_wait_for_a_roll_in_their_order() -> None:
     disk = MemoryDisk()
     host = await Host(disk).start(roll_records=2)
