@@ -14,6 +14,7 @@ from zlib import crc32
 from velaray.broker.garbage_collection.messages import EnqueueDeletion
 from velaray.events.ids import ActorKey, TopicName
 from velaray.journal.garbage_collection import dispose, purge
+from velaray.journal.offload.tiered_store import TieredStore
 
 if TYPE_CHECKING:
     from velaray.topology.actor_system import ActorSystem
@@ -82,6 +83,9 @@ async def purge_journal(actor_system: ActorSystem, key: ActorKey) -> None:
     if loop.time() - began_s > SLOW_S:
         await enqueue_deletion(actor_system, key, enqueued)
     if deletes_itself(actor_system, key):
-        stored = await actor_system.store.list_ledgers(key.text())
-        for ledger_id in sorted({*stored, *enqueued}):
-            await dispose(actor_system.store, key.text(), ledger_id)
+        store = actor_system.store
+        stored = {*enqueued, *await store.list_ledgers(key.text())}
+        if isinstance(store, TieredStore):  # an interrupted deletion left some there alone
+            stored |= await store.archive.ledgers(key.text())
+        for ledger_id in sorted(stored):
+            await dispose(store, key.text(), ledger_id)

@@ -18,6 +18,7 @@ from velaray.journal.errors import JournalError, StorageFull
 from velaray.journal.garbage_collection import dispose
 from velaray.journal.journal import Journal
 from velaray.journal.manifest import LedgerInfo
+from velaray.journal.offload.tiered_store import TieredStore
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.config import ClusterConfig
 from velaray.topology.transient import TRANSIENT
@@ -60,6 +61,7 @@ class LedgerKeeper:
 
     def __init__(self, actor: LedgerOwner) -> None:
         self._actor = actor
+        self._archive_checked = False
 
     async def run(self) -> None:
         """Repeat the rounds; never returns."""
@@ -88,6 +90,7 @@ class LedgerKeeper:
         await actor.ledgers_dropped(needless - {info.ledger_id for info in journal.ledgers})
         if deletes_itself(actor.actor_system, actor.key):
             await self._delete(going)
+            await self._delete_left_in_archive()
         stuck = (needless | offloaded) & journal.needed - {
             info.ledger_id for info in journal.ledgers[-1:]
         }
@@ -101,3 +104,15 @@ class LedgerKeeper:
         for ledger_id in ledger_ids:
             with suppress(JournalError):
                 await dispose(self._actor.actor_system.store, self._actor.key.text(), ledger_id)
+
+    async def _delete_left_in_archive(self) -> None:
+        """Delete what an earlier activation dropped, and had no time to delete in the archive. What
+        it left in the local store is deleted when the journal is opened."""
+        store, journal = self._actor.actor_system.store, self._actor.runtime.journal
+        if self._archive_checked or not isinstance(store, TieredStore):
+            return
+        assert isinstance(journal, Journal)
+        with suppress(JournalError):
+            stored = await store.archive.ledgers(self._actor.key.text())
+            await self._delete(sorted(stored - {info.ledger_id for info in journal.ledgers}))
+            self._archive_checked = True

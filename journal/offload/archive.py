@@ -214,6 +214,13 @@ class LedgerArchive:
                 found.setdefault(journal_of(journal), set()).add(int(ledger_id))
         return found
 
+    async def ledgers(self, journal: str) -> set[int]:
+        """The ledgers of one journal of which any object is stored."""
+        prefix = ledger_prefix(journal)
+        names = await self._objects.list(prefix)
+        numbers = {name.removeprefix(prefix).split("/", 1)[0] for name in names}
+        return {int(number) for number in numbers if number.isdecimal()}
+
     async def close(self) -> None:
         """Release connections. Idempotent."""
         await self._objects.objects.close()

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from velaray import Client, InitialPosition, MessageId
-from velaray.broker.garbage_collection import garbage_collector
+from velaray.broker.garbage_collection import garbage_collector, ledger_keeper
 from velaray.broker.garbage_collection.collectors import collectors_to_wake
 from velaray.broker.partition import offloader
 from velaray.cli.app import main
@@ -171,6 +171,35 @@ def test_trimmed_and_deleted_topics_leave_nothing_in_the_archive(setting: Settin
     setting.admin.delete_topic(TOPIC, force=True)
     wait_until(lambda: not setting.cluster.run(setting.store.archive.list()))
     wait_until(lambda: setting.keys() == [])
+
+
+@pytest.mark.parametrize("setting", [0], indirect=True, ids=["alone"])
+@pytest.mark.parametrize("deleted", [False, True])
+def test_an_interrupted_deletion_leaves_nothing_in_the_archive(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, deleted: bool
+) -> None:
+    async def hang(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    setting.publish()
+    setting.move()
+    monkeypatch.setattr(ledger_keeper, "dispose", hang)
+    before = setting.listed()
+    with Client(setting.cluster.service_url) as client:
+        consumer = client.subscribe(TOPIC, "s")
+        for _ in range(MESSAGES - 2 * PER_LEDGER):
+            consumer.acknowledge(consumer.receive(timeout_millis=10_000))
+        consumer.close()
+        wait_until(lambda: len(setting.listed()) < len(before) - 2)
+    assert not setting.archived() <= set(setting.listed())
+    monkeypatch.undo()
+    if deleted:
+        setting.admin.delete_topic(TOPIC, force=True)
+        wait_until(lambda: not setting.cluster.run(setting.store.archive.list()))
+    else:
+        setting.cluster.kill(setting.key)
+        setting.publish(1)
+        wait_until(lambda: setting.archived() <= set(setting.listed()))
 
 
 def test_readers_without_the_cluster_find_the_archive(setting: Setting, tmp_path: Path) -> None:
