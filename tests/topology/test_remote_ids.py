@@ -11,7 +11,7 @@ import pulsar
 import pytest
 
 from tests.topology.geo import TOPIC, Client, Replicator, Site, run
-from tests.topology.replicating import PATIENCE_MS, clusters
+from tests.topology.replicating import PATIENCE_MS, clusters, replicating
 from velaray.broker.partition import remote_ids
 from velaray.broker.subscription.messages import GetDetails, GetUnacked
 from velaray.events.ids import EARLIEST, LATEST, Position, TransactionId
@@ -307,6 +307,7 @@ def test_the_official_client_acknowledges_messages_of_the_other_cluster(tmp_path
         for each in (a, b):
             each.subscribe(topic, "s").close()
         a.replicate(topic, {"b": b.describe()})
+        replicating(a, topic, "b")  # the topic exists, so its replicator begins at its end
         payloads = [b"%d" % number for number in range(6)]
         a.publish(topic, payloads, batching_enabled=False)
         there = a.subscribe(topic, "s")
