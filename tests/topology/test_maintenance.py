@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.by_name import call_by_name
-from tests.topology.test_partition_session import Client
+from tests.topology.test_partition_session import SUBSCRIBE, Client
 from velaray.actors.machine import Reason
 from velaray.actors.partition.machine import Publish, StartAt
 from velaray.actors.partition.producers import ProducerSpec
@@ -278,6 +278,41 @@ def test_idle_subscriptions_are_queried_once() -> None:
         for _ in range(3):
             await setting.partition.maintenance.once()
         assert asked == [GetHoldings]
+
+    run(scenario)
+
+
+def test_a_query_while_a_consumer_subscribes_is_not_the_answer_after_it_has_left() -> None:
+    async def scenario(setting: Setting) -> None:
+        await setting.subscribe("s")
+        await setting.publish(35)
+        partition, before, rounds = setting.partition, setting.kept, []
+        opener = partition.subscriptions._opener
+        connect = opener.connect
+
+        async def during_a_round(*args: Any, **options: Any) -> Any:
+            rounds.append(asyncio.create_task(partition.maintenance.once()))
+            await asyncio.sleep(0.01)
+            return await connect(*args, **options)
+
+        opener.connect = during_a_round  # type: ignore[method-assign]
+        client = Client(partition)
+        client.say(SUBSCRIBE)
+        await client.answer(pb.CommandSuccess)
+        await asyncio.gather(*rounds)
+        last = partition.log.position_of(34)
+        ack = pb.CommandAck(consumer_id=1, request_id=2, ack_type=pb.CommandAck.Cumulative)
+        ack.message_id.add(ledgerId=last.ledger_id, entryId=last.entry_id)
+        client.say(ack)
+        await client.answer(pb.CommandAckResponse)
+        client.say(pb.CommandCloseConsumer(consumer_id=1, request_id=3))
+        await client.answer(pb.CommandSuccess)
+        async with asyncio.timeout(5):
+            while partition.subscriptions.channels:
+                await asyncio.sleep(0.001)
+        assert await setting.mark("s") == 35
+        await partition.maintenance.once()
+        assert setting.kept == before[-1:]
 
     run(scenario)
 
