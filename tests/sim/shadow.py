@@ -273,7 +273,9 @@ def _watch_order(replace: Replace) -> None:
     def decided(self: Runtime[Any], command: Any, release: Any, now_ms: int) -> None:
         if self._parked and self._loader is not None:
             known = numbers[self]
-            earlier = [each for each, _ in self._parked if known[id(each)] < known[id(command)]]
+            now = known[id(command)]
+            # Reads that wait for the commands before them have no numbers.
+            earlier = [each for each, _ in self._parked if known.get(id(each), now) < now]
             if earlier:
                 error = AssertionError(f"{command} is decided before {earlier[0]}")
                 self._fail(error)
