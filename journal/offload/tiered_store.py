@@ -127,7 +127,7 @@ class TieredStore:
 
     async def holds(self, journal: str, version: int, within_s: float = 0.0) -> bool:
         """See `LedgerStore`."""
-        return await self.local.holds(journal, version)
+        return await self.local.holds(journal, version, within_s)
 
     async def release(self, journal: str, version: int) -> None:
         """See `LedgerStore`."""

@@ -489,3 +489,16 @@ async def test_objects_in_a_directory_are_created_once(tmp_path: Path):
     await objects.delete(["a/b", "a/c"])
     assert await objects.list("") == ["file"] and not (tmp_path / "root" / "a").exists()
     await objects.close()
+
+
+@on_loop
+async def test_a_look_at_the_local_store_may_be_as_old_as_the_caller_says(world) -> None:
+    store, ages = world.store(), []
+
+    async def holds(journal: str, version: int, within_s: float = 0.0) -> bool:
+        ages.append(within_s)
+        return True
+
+    store.local.holds = holds
+    assert await store.holds(KEY, 1, 2.5)
+    assert ages == [2.5]
