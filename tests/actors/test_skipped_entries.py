@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from velaray.actors.machine import Reason
+from velaray.actors.partition import skipped_entries
 from velaray.actors.partition.machine import PartitionMachine
 from velaray.actors.partition.skipped_entries import (
-    MAX_RANGES,
     SkipEntries,
     Skipped,
     UnskipEntries,
@@ -64,8 +64,9 @@ def test_trimmed_entries_are_not_skipped_any_more():
     log.when(SkipEntries(((0, 6),)), NOW).then(events=[], reply=Skipped(()))
 
 
-def test_what_is_refused():
+def test_what_is_refused(monkeypatch):
     a_log().when(SkipEntries(((9, 11),)), NOW).then_refused(Reason.INVALID)
-    many = tuple((2 * number, 2 * number + 1) for number in range(MAX_RANGES + 1))
-    log = a_log(*[EntryAppended(producer=1, sequence_id=3) for _ in range(2 * MAX_RANGES)])
+    monkeypatch.setattr(skipped_entries, "MAX_RANGES", 50)
+    many = tuple((2 * number, 2 * number + 1) for number in range(51))
+    log = a_log(*[EntryAppended(producer=1, sequence_id=3) for _ in range(100)])
     log.when(SkipEntries(many), NOW).then_refused(Reason.INVALID)
