@@ -63,9 +63,9 @@ def _mark_before_the_frame(original: Any) -> Any:
 
 
 def _refuse_torn_tails(original: Any) -> Any:
-    async def tail(self: LedgerReader, start: int, sequence: int) -> Any:
+    async def tail(self: LedgerReader, start: int, sequence: int, **options: Any) -> Any:
         at = start
-        async for frame in original(self, start, sequence):
+        async for frame in original(self, start, sequence, **options):
             at = frame.end
             yield frame
         if (await self.read(at, CHUNK)).strip(b"\0"):
