@@ -17,6 +17,7 @@ from rich.console import Console
 from benchmarks import (
     ack_state,
     activation,
+    client_memory,
     comparison,
     density,
     dispatch,
@@ -51,6 +52,7 @@ ALONE: dict[str, Callable[[Options], Result]] = {
     "dispatch": dispatch.run,
     "recovery_bytes": recovery_bytes.run,
     "memory": memory.run,
+    "client_memory": client_memory.run,
     "recovery": recovery.run,
     "node_loss": node_loss.run,
     "ledgers": ledgers.run,

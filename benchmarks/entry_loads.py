@@ -119,7 +119,7 @@ class RawConnection(asyncio.Protocol):
         self._transport.close()
 
 
-async def _connect(url: str, topic: str) -> RawConnection:
+async def connect_raw(url: str, topic: str) -> RawConnection:
     """A connection to the partition of the topic."""
     connect = pb.CommandConnect(client_version="raw", protocol_version=20)
     loop = asyncio.get_running_loop()
@@ -145,7 +145,7 @@ class Publisher:
     @classmethod
     async def open(cls, url: str, topic: str, batch: int = 1) -> Publisher:
         """``batch`` is the number of messages of an entry; 1: entries aren't batches."""
-        connection = await _connect(url, topic)
+        connection = await connect_raw(url, topic)
         request = pb.CommandProducer(topic=topic, producer_id=1, request_id=1)
         found = await connection.ask(request, pb.CommandProducerSuccess)
         return cls(connection, found.producer_name, batch)
@@ -184,7 +184,7 @@ class Drainer:
     @classmethod
     async def open(cls, url: str, topic: str, subscription: str) -> Drainer:
         """Subscribe from the beginning."""
-        connection = await _connect(url, topic)
+        connection = await connect_raw(url, topic)
         request = pb.CommandSubscribe(
             topic=topic,
             subscription=subscription,

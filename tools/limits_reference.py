@@ -220,8 +220,8 @@ one of the proxy and one for topics, and the limits count for each of them.
 
 - Buffers of received bytes, and those of unsent ones, take two times `--buffer-memory`, and one
   frame for each connection that is answered at that moment.
-- A connection takes some 6 KiB besides. That was measured with 3,000 connections to the proxy
-  that had sent CONNECT.
+- An idle connection takes some 17 KiB, of which 4 KiB are its first buffer; a producer 1.1 KiB, a
+  consumer 5.9 KiB (`python -m benchmarks client_memory`, 2,000 of each in one process).
 - Each connection has up to 1,000 requests in work, of up to 4 KiB each.
 - A topic that runs takes up to 200 KiB, without its entries.
 - The newest entries of all partitions have their limit together, and published bytes on their way

@@ -46,7 +46,9 @@ _SIZE = Struct(">I")
 _ENTRY_PREFIX = Struct(">HI")
 
 _SMALLEST = _FRAME_HEAD.size - 4
-_INITIAL_BUFFER = 64 * 1024
+_FIRST_BUFFER = 4 * 1024
+"""The buffer of a new connection: most connections are idle. It grows as it is filled."""
+_USUAL_BUFFER = 64 * 1024
 _ROOMY_BUFFER = 512 * 1024
 _RETAINED_BUFFER = 1024 * 1024
 
@@ -155,9 +157,9 @@ class FrameParser:
         if waiting == 0:
             self._start = self._end = 0
             if not capacity:
-                self._replace_buffer(min(_INITIAL_BUFFER, self._limit + 4))
+                self._replace_buffer(min(_FIRST_BUFFER, self._limit + 4))
             elif capacity > _RETAINED_BUFFER and self._needed <= _RETAINED_BUFFER:
-                self._replace_buffer(_INITIAL_BUFFER)
+                self._replace_buffer(_USUAL_BUFFER)
             elif self._filled and capacity < _ROOMY_BUFFER:
                 # The buffer was filled: more room means fewer calls.
                 self._replace_buffer(min(2 * capacity, _ROOMY_BUFFER, self._limit + 4))
