@@ -69,7 +69,6 @@ def test_a_run_has_the_sends_of_single_frames(
     if run is not None:
         kept = min(kept, len(run.entries))
         assert run.size == sum(map(len, run.entries))
-        assert not run.may_be_delayed
         found = [
             (Send(producer_id, run.first_sequence_id + at, run.messages), each)
             for at, each in enumerate(run.entries[:kept])
@@ -107,6 +106,14 @@ def test_one_frame_is_no_run() -> None:
     parser.feed(only + only[:20])
     assert parser.next_run() is None
     assert parser.next_frame() == (Send(1, 1), entry(10))
+
+
+def test_a_run_without_the_tag_of_delivery_times_is_not_delayed() -> None:
+    parser = FrameParser()
+    parser.feed(b"".join(sends(1, [1, 2, 3])))
+    run = parser.next_run()
+    assert run is not None
+    assert not run.may_be_delayed
 
 
 def test_a_run_may_be_delayed() -> None:
