@@ -105,7 +105,7 @@ class FrameParser:
 
     Bytes go into the parser's one buffer, either directly (`get_buffer`, then
     `buffer_updated`, as `asyncio.BufferedProtocol` does) or by `feed`. `next_frame` is then
-    called until it returns None. The buffer is made for the first byte. It starts at 64 KiB,
+    called until it returns None. The buffer is made for the first byte. It starts at 4 KiB,
     doubles up to 512 KiB whenever it is filled to its end, grows up to the largest frame and no
     further if frames are taken out before more is put in, and is given back after a frame of over
     1 MiB. ``resized`` is called with each new size.
@@ -263,6 +263,8 @@ class FrameParser:
     def next_run(self) -> SendRun | None:
         """The SENDs that come next, if several that are alike follow each other; or else None: call
         `next_frame`. A run of one is possible."""
+        if self._end - self._start < self._needed:
+            return None  # nearly always if frames are larger than reads
         found = read_run(self._buffer, self._view, self._start, self._end, self._limit)
         if found is None:
             return None

@@ -62,12 +62,12 @@ class _First(NamedTuple):
     after: bytes
 
 
-def _first_of_run(data: bytearray, start: int, end: int) -> _First | None:
+def _first_of_run(data: bytearray, start: int, end: int, limit: int) -> _First | None:
     """The frame at ``start``; None unless a run may begin with it and another frame follows."""
     if end - start < 2 * _SMALLEST_FRAME:
         return None
     size, command_size, kind = _FRAME_HEAD.unpack_from(data, start)
-    if kind != SEND or size + 4 + _SMALLEST_FRAME > end - start:
+    if kind != SEND or size > limit or size + 4 + _SMALLEST_FRAME > end - start:
         return None
     if data[start + 12] != 8 or data[start + 13] > 127 or data[start + 14] != 16:
         return None
@@ -89,12 +89,12 @@ def read_run(
     None if no run begins there. ``view`` is a view of ``data``; a frame of more than ``limit``
     bytes ends the run.
     """
-    first = _first_of_run(data, start, end)
+    limit = min(limit, MOST_BYTES)
+    first = _first_of_run(data, start, end, limit)
     if first is None:
         return None
     entries: list[bytes] = []
     at, sequence_id, after = start, first.sequence_id, first.after
-    limit = min(limit, MOST_BYTES)
     while (count := min(128 - (sequence_id & 127), (end - at) // (first.size + 4))) > 0:
         numbers = consecutive(sequence_id, count)
         body = 3 + len(numbers[0]) + len(after)
