@@ -86,12 +86,15 @@ def run(options: Options) -> Result:
             points += _measured(cluster, minute)
             pause.wait(_SAMPLE_S)
         rate = acknowledged() / (time.monotonic() - began_s)
-    samples, verdicts = Samples(), []
+    samples, verdicts, notes = Samples(), [], list[str]()
     for of, measure, unit, values in _by_measure(points):
         late = [(minute, value) for minute, value in values if minute >= options.minutes / 2]
         growth = linear_regression(*zip(*late, strict=True)).slope
         samples.add(of, _SUBJECT, f"{measure}, last", unit, values[-1][1])
         samples.add(of, _SUBJECT, f"{measure}, growth", f"{unit}/min", growth)
+        each_minute = {int(minute): value for minute, value in reversed(values)}
+        course = ", ".join(f"{value:.0f}" for value in reversed(each_minute.values()))
+        notes.append(f"{of}, {measure} at each minute: {course} {unit}".rstrip())
         limit = {"private memory": MEMORY_LIMIT, "descriptors": DESCRIPTORS_LIMIT}.get(measure)
         if limit is not None:
             verdicts.append(Verdict(f"{of}: growth of {measure} a minute", growth, limit))
@@ -111,7 +114,7 @@ def run(options: Options) -> Result:
         baseline="",
         rows=samples.rows(),
         verdicts=verdicts,
-        notes=[f"{rate:.0f} acknowledgements a second were sent one by one"],
+        notes=[f"{rate:.0f} acknowledgements a second were sent one by one", *notes],
     )
 
 
