@@ -136,6 +136,7 @@ class Maintenance:
         self.backlog = log.backlog
         self._moving: Counter[str] = Counter()
         self._moves: Counter[str] = Counter()
+        self._closings: Counter[str] = Counter()
         self._trimming = asyncio.Lock()
         # A subscription without consumers changes only through `touched`.
         self._at_rest: dict[str, tuple[tuple[int, ...], Holdings]] = {}
@@ -190,6 +191,10 @@ class Maintenance:
         """Discard the known progress of a subscription."""
         self._moves[name] += 1
 
+    def channel_closed(self, name: str) -> None:
+        """Don't keep an answer that a subscription gave while its channel was open or opened."""
+        self._closings[name] += 1
+
     async def _ask_subscriptions(self) -> dict[str, Holdings]:
         partition = self._partition
         named = await partition.runtime.read(lambda state: list(state.subscriptions.items()))
@@ -198,21 +203,24 @@ class Maintenance:
     async def _ask(self, name: str, known: Subscription) -> Holdings:
         partition = self._partition
         table, moves = partition.runtime.state.table, self._moves[name]
+        channels, closings = self._subscriptions.channels, self._closings[name]
         spans = [table.span(ledger.ledger_id) for ledger in self._closed()]
         flat = tuple(at for span in spans if span.end for at in span[1:])
         before = self._at_rest.get(name)
-        if before is not None and name not in self._subscriptions.channels:
+        if before is not None and name not in channels:
             key, held = before
             same = held.known.ref == known.ref and held.moves == moves
             if same and (key == flat or held.mark >= max(flat, default=0)):
                 return held
-        at_rest = name not in self._subscriptions.channels
+        at_rest = name not in channels
         if at_rest:
             await partition.geo.progress.settle_at_rest(name, known.ref)
             moves = self._moves[name]
         mark, numbers = await self._subscriptions.ask_subscription(name, GetHoldings(list(flat)))
         ids = [span.ledger_id for span in spans if span.end]
         held = Holdings(known, mark, frozenset(ids[number] for number in numbers), moves)
+        # The request may have waited until a channel was open; its notices follow the answer then.
+        at_rest = at_rest and name not in channels and closings == self._closings[name]
         if at_rest and moves == self._moves[name]:
             self._at_rest[name] = (flat, held)
         return held

@@ -278,8 +278,7 @@ class Subscriptions:
         partition.meter.closed(channel)
         partition.dispatch_rates.forget(channel)
         partition.geo.changes.note(channel.name)
-        # While the channel was opened, the subscription could be asked as one at rest.
-        partition.maintenance.touched(channel.name)
+        partition.maintenance.channel_closed(channel.name)
         if self.channels.get(channel.name) is channel:
             del self.channels[channel.name]
             partition.geo.progress.unread(channel.name, channel.origins.waiting)
