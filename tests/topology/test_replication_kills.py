@@ -56,7 +56,7 @@ def publish(cluster: Cluster, name: str, random: Random, enough: threading.Event
             producer.send_async(payload, lambda result, at: None, sequence_id=sequence)
         producer.flush()
         enough.wait(0.02)
-        with contextlib.suppress(pulsar.AlreadyClosed):  # its partition was killed just now
+        with contextlib.suppress(pulsar.AlreadyClosed, pulsar.NotConnected):  # it was just killed
             producer.close()
 
 
