@@ -92,9 +92,9 @@ def run(options: Options) -> Result:
         growth = linear_regression(*zip(*late, strict=True)).slope
         samples.add(of, _SUBJECT, f"{measure}, last", unit, values[-1][1])
         samples.add(of, _SUBJECT, f"{measure}, growth", f"{unit}/min", growth)
-        each_minute = {int(minute): value for minute, value in reversed(values)}
-        course = ", ".join(f"{value:.0f}" for value in reversed(each_minute.values()))
-        notes.append(f"{of}, {measure} at each minute: {course} {unit}".rstrip())
+        last = {int(minute): value for minute, value in values}
+        course = ", ".join(f"{value:.0f}" for value in last.values())
+        notes.append(f"{of}, {measure} at the end of each minute: {course} {unit}".rstrip())
         limit = {"private memory": MEMORY_LIMIT, "descriptors": DESCRIPTORS_LIMIT}.get(measure)
         if limit is not None:
             verdicts.append(Verdict(f"{of}: growth of {measure} a minute", growth, limit))

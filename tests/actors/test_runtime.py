@@ -573,8 +573,8 @@ async def test_ledgers_roll_and_recovery_reads_the_tail_only() -> None:
     await again.runtime.close()
 
 
-@on_a_loop
-async def test_a_read_in_order_sees_the_commands_that_wait_for_a_roll() -> None:
+async def _read_during_a_roll() -> tuple[Host, Gate, asyncio.Task[list[str]]]:
+    """A read in order behind a command that waits for a roll-over, which the gate holds."""
     host = await Host().start(roll_records=2)
     gate = host.hold(Step.WRITE_MANIFEST)
     host.submit(Add("a"))
@@ -583,6 +583,12 @@ async def test_a_read_in_order_sees_the_commands_that_wait_for_a_roll() -> None:
     query = host.runtime.read(lambda state: list(state.names), in_order=True)
     read = asyncio.create_task(query)
     await asyncio.sleep(0)
+    return host, gate, read
+
+
+@on_a_loop
+async def test_a_read_in_order_sees_the_commands_that_wait_for_a_roll() -> None:
+    host, gate, read = await _read_during_a_roll()
     host.submit(Add("c"))
     gate.opened.set()
     assert (await read)[:2] == ["a", "b"]
@@ -591,14 +597,7 @@ async def test_a_read_in_order_sees_the_commands_that_wait_for_a_roll() -> None:
 
 @on_a_loop
 async def test_a_read_in_order_ends_with_the_runtime() -> None:
-    host = await Host().start(roll_records=2)
-    gate = host.hold(Step.WRITE_MANIFEST)
-    host.submit(Add("a"))
-    await gate.arrived.wait()
-    host.submit(Add("b"))
-    query = host.runtime.read(lambda state: list(state.names), in_order=True)
-    read = asyncio.create_task(query)
-    await asyncio.sleep(0)
+    host, gate, read = await _read_during_a_roll()
     host.runtime.abort()
     with pytest.raises(Stopped):
         await read

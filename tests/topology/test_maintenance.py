@@ -287,13 +287,19 @@ def test_a_query_while_a_consumer_subscribes_is_not_the_answer_after_it_has_left
         await setting.subscribe("s")
         await setting.publish(35)
         partition, before, rounds = setting.partition, setting.kept, []
-        opener = partition.subscriptions._opener
-        connect = opener.connect
+        opener, asked = partition.subscriptions._opener, asyncio.Event()
+        connect, ask = opener.connect, partition.subscriptions.ask_subscription
+
+        async def noted(name: str, request: Request[Any]) -> Any:
+            asked.set()
+            return await ask(name, request)
 
         async def during_a_round(*args: Any, **options: Any) -> Any:
             rounds.append(asyncio.create_task(partition.maintenance.once()))
-            await asyncio.sleep(0.01)
+            await asked.wait()
             return await connect(*args, **options)
+
+        partition.subscriptions.ask_subscription = noted  # type: ignore[method-assign]
 
         opener.connect = during_a_round  # type: ignore[method-assign]
         client = Client(partition)
