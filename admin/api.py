@@ -16,6 +16,7 @@ from velaray.admin import audit as admin_audit
 from velaray.admin import brokers as admin_brokers
 from velaray.admin import clusters as admin_clusters
 from velaray.admin import compaction as admin_compaction
+from velaray.admin import dead_letters as admin_dead_letters
 from velaray.admin import erasure as admin_erasure
 from velaray.admin import hosts as admin_hosts
 from velaray.admin import ledgers as admin_ledgers
@@ -78,6 +79,7 @@ _MODULES = (
     admin_topics,
     admin_topic_reads,
     admin_publishing,
+    admin_dead_letters,
     admin_compaction,
     admin_offload,
     admin_subscriptions,

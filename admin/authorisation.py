@@ -157,6 +157,7 @@ _ROWS: Mapping[Right, tuple[str, ...]] = {
             for method in ("GET", "PUT")
         ),
         f"POST {_TOPIC}/all_subscription/expireMessages/{{seconds}}",
+        f"POST {_TOPIC}/deadLetters/{{message}}/forget",
         *(
             f"{method} {_TOPIC}/{{subscription}}/dispatchRate"
             for method in ("GET", "POST", "DELETE")
@@ -196,6 +197,7 @@ _ROWS: Mapping[Right, tuple[str, ...]] = {
         f"GET {_TOPIC}/examinemessage",
         f"GET {_TOPIC}/messageid/{{timestamp}}",
         f"PUT {_TOPIC}/backlogSize",
+        f"GET {_TOPIC}/deadLetters",
         f"GET {_TOPIC}/subscriptions",
         *(
             f"POST {base}/{path}/{{subscription}}"

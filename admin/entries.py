@@ -41,13 +41,14 @@ def entry_answer(found: Mapping[str, Any]) -> web.Response:
     """
     metadata = MessageMetadata.FromString(found["metadata"])
     return web.Response(
-        body=_readable(metadata, found["payload"]),
+        body=readable(metadata, found["payload"]),
         headers=_headers(found["id"], metadata),
         content_type="application/octet-stream",
     )
 
 
-def _readable(metadata: MessageMetadata, payload: bytes) -> bytes:
+def readable(metadata: MessageMetadata, payload: bytes) -> bytes:
+    """The payload of an entry, uncompressed unless it is encrypted. Raises `AdminError`."""
     if metadata.encryption_keys:
         return payload  # only holders of the key can decrypt it
     try:

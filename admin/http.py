@@ -16,7 +16,14 @@ from velaray.admin.body_limits import fault_in_value
 from velaray.broker.catalog.messages import Home, Topic
 from velaray.broker.coordinator.coordinators import is_systems
 from velaray.broker.garbage_collection.deletion import is_deletion_topic
-from velaray.events.ids import INT64_MAX, ActorKey, InvalidNameError, TopicName, check_name
+from velaray.events.ids import (
+    INT64_MAX,
+    ActorKey,
+    InvalidNameError,
+    MessageId,
+    TopicName,
+    check_name,
+)
 from velaray.events.portable import PortableError
 from velaray.journal.errors import JournalError, StorageFull
 from velaray.schemas import InvalidSchemaError
@@ -338,6 +345,21 @@ async def find_single(request: web.Request, what: str) -> Target:
             405,
             f"{what} is not allowed on a partitioned topic: name a partition, "
             f"{target.name.of_partition(0)} to {target.name.of_partition(target.partitions - 1)}",
+        )
+    return target
+
+
+def partition_of(target: Target, message: MessageId) -> Target:
+    """The partition of ``target`` that has a message, by the id. Raises `AdminError` if that
+    doesn't name one of several partitions."""
+    if target.is_many and 0 <= message.partition < target.partitions:
+        member = target.name.of_partition(message.partition)
+        return Target(member, target.partitions, target.incarnation, target.properties)
+    if target.is_many:
+        raise AdminError(
+            400,
+            f"name the partition of {target.name}: write ledger:entry:partition, or "
+            f"{target.name.of_partition(0)} for the topic",
         )
     return target
 

@@ -27,6 +27,7 @@ from velaray.admin.http import (
     find_single,
     find_target,
     number_in_path,
+    partition_of,
 )
 from velaray.broker.explain import described, history_of
 from velaray.broker.explain_log import with_decision
@@ -410,15 +411,7 @@ async def explain(request: web.Request) -> web.Response:
         found = MessageId.parse(request.match_info["message"])
     except InvalidMessageIdError as error:
         raise AdminError(400, str(error)) from error
-    if target.is_many and 0 <= found.partition < target.partitions:
-        member = target.name.of_partition(found.partition)
-        target = Target(member, target.partitions, target.incarnation, target.properties)
-    if target.is_many:
-        raise AdminError(
-            400,
-            f"name the partition of {target.name}: write ledger:entry:partition, or "
-            f"{target.name.of_partition(0)} for the topic",
-        )
+    target = partition_of(target, found)
     actor_system, (partition,) = actor_system_of(request), target.keys()
     now = await actor_system.request(partition, m.Whereabouts(name, found.position))
     position = Position(*now.pop("position"))

@@ -24,7 +24,6 @@ from velaray.admin.stats import message_id
 from velaray.broker.partition import messages as m
 from velaray.client.admin import topics as operations
 from velaray.client.admin.operations import (
-    BYTES,
     TEXT,
     AnyObject,
     Operation,
@@ -118,17 +117,11 @@ async def bundle_range(request: web.Request) -> web.Response:
     return web.Response(text=WHOLE_RANGE)
 
 
-_ENTRY = {200: bytes}
-
-READ_ENTRY = Operation(
-    "GET", f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", answers=_ENTRY, content=BYTES
-)
-"""Answer a stored entry: metadata in headers, the payload uncompressed."""
 ID_AT_TIME = reads(f"{TOPIC}/messageid/{{timestamp}}", MessageIdData)
 """Answer the id of the first entry of a time."""
 
 ROUTES: tuple[Route, ...] = (
-    Route(READ_ENTRY, get_entry),
+    Route(operations.READ_ENTRY, get_entry),
     Route(operations.EXAMINE, examine),
     Route(ID_AT_TIME, id_at_time),
     Route(

@@ -3,40 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 from typing import Any, NamedTuple
 
 from aiohttp import web
 
+from velaray.client.message_id import MessageId as ClientMessageId
 from velaray.console.attention import DEAD_LETTERS
-from velaray.console.entries import Shown, raw_messages_of
-from velaray.console.messages import ledgers_of, positions, read_entry
+from velaray.console.entries import Shown, messages_of
+from velaray.console.messages import read_entry
 from velaray.console.pages import Outcome, change, page
 from velaray.console.parts import Part, part
-from velaray.console.topics import full_name, partition_names, topic_names
+from velaray.console.topics import full_name, topic_names
 from velaray.console.visit import FormError, Visit, link
-from velaray.events.ids import LATEST, MessageId
-from velaray.wire.dead_letters import (
-    ORIGIN_MESSAGE_ID,
-    ORIGIN_MESSAGE_ID_OLD,
-    REAL_SUBSCRIPTION,
-    REAL_TOPIC,
-)
+from velaray.events.ids import MessageId
 
 MOST_TOPICS = 50
 NEWEST = 5
 """Dead letters of a topic that are shown."""
-_MARKS = (ORIGIN_MESSAGE_ID, ORIGIN_MESSAGE_ID_OLD, REAL_SUBSCRIPTION, REAL_TOPIC)
+SEARCHED = 100
+"""Dead letters of a partition among which the one to forget is looked for."""
 
 
 class Letter(NamedTuple):
-    """A dead letter: where it is, where it came from, and why, if its properties tell."""
+    """A dead letter: its id and partition, where it came from if its properties tell, and the
+    subscriptions that haven't acknowledged it."""
 
-    message: Shown
+    id: str
     topic: str
+    message: Shown
     origin: str
     origin_id: str
     subscription: str
+    holders: list[str]
 
 
 class Row(NamedTuple):
@@ -47,35 +45,36 @@ class Row(NamedTuple):
     newest: Part[list[Letter]]
 
 
-async def _newest(visit: Visit, topic: str, partitions: int) -> list[Letter]:
-    found: list[Letter] = []
-    for partition in partition_names(topic, partitions):
-        ledgers = await ledgers_of(visit, partition)
-        for at in reversed(positions(ledgers, LATEST, NEWEST)):
-            answer = await read_entry(visit, partition, at)
-            for message, _ in raw_messages_of(answer, None):
-                told = message.properties
-                origin_id = told.get(ORIGIN_MESSAGE_ID, "").strip("()")
-                found.append(
-                    Letter(
-                        message,
-                        partition,
-                        told.get(REAL_TOPIC, ""),
-                        ":".join(each.strip() for each in origin_id.split(",")[:2]),
-                        told.get(REAL_SUBSCRIPTION, ""),
-                    )
-                )
-    return sorted(found, key=lambda letter: letter.message.published, reverse=True)[:NEWEST]
+async def _letter(visit: Visit, found: dict[str, Any]) -> Letter:
+    """A dead letter with its message. Raises `AdminError`."""
+    at = MessageId.parse(found["id"])
+    opened = messages_of(await read_entry(visit, found["topic"], at.position), None)
+    message = next((each for each in opened if each.index == at.batch_index), opened[0])
+    origin_id = found["originId"].strip("()")
+    return Letter(
+        found["id"],
+        found["topic"],
+        message,
+        found["originTopic"],
+        ":".join(each.strip() for each in origin_id.replace(",", ":").split(":")[:2]),
+        found["originSubscription"],
+        found["subscriptions"],
+    )
+
+
+async def _newest(visit: Visit, topic: str) -> list[Letter]:
+    found = await visit.admin.dead_letters(topic, NEWEST)
+    return await asyncio.gather(*(_letter(visit, each) for each in found))
 
 
 async def show(visit: Visit) -> web.Response:
     """The page."""
     names, given_up = await asyncio.gather(topic_names(visit), part(visit.admin.ledgers.dead()))
-    found = {name: count for name, count in names.items() if name.endswith(DEAD_LETTERS)}
-    wanted = dict(list(found.items())[:MOST_TOPICS])
+    found = [name for name in names if name.endswith(DEAD_LETTERS)]
+    wanted = found[:MOST_TOPICS]
     stats, newest = await asyncio.gather(
         asyncio.gather(*(part(visit.admin.topics.stats(name)) for name in wanted)),
-        asyncio.gather(*(part(_newest(visit, *each)) for each in wanted.items())),
+        asyncio.gather(*(part(_newest(visit, name)) for name in wanted)),
     )
     rows = [Row(*each) for each in zip(wanted, stats, newest, strict=True)]
     return visit.render(
@@ -83,28 +82,37 @@ async def show(visit: Visit) -> web.Response:
     )
 
 
+def _place(visit: Visit) -> tuple[str, ClientMessageId]:
+    """The topic and the id of the letter of a form or query. Raises `FormError`,
+    `InvalidMessageIdError`."""
+    letter = ClientMessageId.from_stored(MessageId.parse(visit.needed("id")))
+    return full_name(visit.needed("topic")), letter
+
+
 async def republish(visit: Visit) -> Outcome:
     """Publish a copy of a dead letter to the topic that it came from. The letter stays."""
-    topic = full_name(visit.needed("topic"))
-    answer = await read_entry(visit, topic, MessageId.parse(visit.needed("id")).position)
-    index = visit.number("index", 0)
-    opened = raw_messages_of(answer, None)
-    if index >= len(opened):
-        raise FormError("the entry has no such message")
-    message, value = opened[index]
-    origin = message.properties.get(REAL_TOPIC)
-    if not origin:
-        raise FormError(f"the property {REAL_TOPIC} doesn't tell where the message came from")
-    kept = {name: text for name, text in message.properties.items() if name not in _MARKS}
-    sent = await visit.admin.topics.publish(
-        origin,
-        base64.b64encode(value).decode(),
-        key=message.key or None,
-        properties=kept,
-        encoding="base64",
-    )
+    origin, sent = await visit.admin.dead_letters.republish(*_place(visit))
     told = f"{sent.ledger_id()}:{sent.entry_id()}"
     return Outcome(link("dead-letters"), f"A copy is stored in {origin} as {told}")
+
+
+async def ask_to_forget(visit: Visit) -> web.Response:
+    """A dead letter, and the form that confirms that it is forgotten."""
+    topic, id = full_name(visit.needed("topic")), visit.needed("id")
+    found = await visit.admin.dead_letters(topic, SEARCHED)
+    for each in found:
+        if each["id"] == id:
+            letter = await _letter(visit, each)
+            return visit.render("dead_letter_forget.html", letter=letter)
+    raise FormError(f"{id} isn't among the newest dead letters of {topic}, or it is forgotten")
+
+
+async def forget_letter(visit: Visit) -> Outcome:
+    """Forget a dead letter: all subscriptions of its topic count it as acknowledged."""
+    topic, letter = _place(visit)
+    names = await visit.admin.dead_letters.forget(topic, letter)
+    told = f"The dead letter {visit.needed('id')} is forgotten"
+    return Outcome(link("dead-letters"), f"{told} in {', '.join(names)}" if names else told)
 
 
 def _ids(visit: Visit) -> list[str] | None:
@@ -127,6 +135,8 @@ async def forget(visit: Visit) -> Outcome:
 ROUTES = (
     ("GET", "/console/dead-letters", page(show)),
     ("POST", "/console/dead-letters/republish", change(republish)),
+    ("GET", "/console/dead-letters/forget-letter", page(ask_to_forget)),
+    ("POST", "/console/dead-letters/forget-letter", change(forget_letter)),
     ("POST", "/console/dead-letters/retry", change(retry)),
     ("POST", "/console/dead-letters/forget", change(forget)),
 )

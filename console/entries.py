@@ -44,21 +44,16 @@ class Shown:
 
 def messages_of(answer: Answer, schema: Mapping[str, Any] | None) -> list[Shown]:
     """The messages of an entry, from the answer of the REST interface."""
-    return [message for message, _ in raw_messages_of(answer, schema)]
-
-
-def raw_messages_of(answer: Answer, schema: Mapping[str, Any] | None) -> list[tuple[Shown, bytes]]:
-    """As `messages_of`, each with its value as it is stored."""
     headers, data = answer.headers, answer.content
     count = headers.get("x-pulsar-num-batch-message")
     sealed = headers.get("x-pulsar-is-encrypted") == "true"
     try:
         batch = BatchLayout(data, 0, int(count)) if count and not sealed else None
     except MalformedEntryError as error:
-        return [(_message(headers, -1, data, None, f"a damaged batch: {error}"), data)]
+        return [_message(headers, -1, data, None, f"a damaged batch: {error}")]
     if batch is None:
         form = "encrypted" if sealed else ""
-        return [(_message(headers, -1, data, schema, form), data)]
+        return [_message(headers, -1, data, schema, form)]
     found = []
     for index, value in enumerate(batch.values(0, batch.count)):
         single = batch.single(index)
@@ -68,7 +63,7 @@ def raw_messages_of(answer: Answer, schema: Mapping[str, Any] | None) -> list[tu
             named["x-pulsar-property"] = json.dumps(
                 {item.key: item.value for item in single.properties}
             )
-        found.append((_message(named, index, value, schema, ""), value))
+        found.append(_message(named, index, value, schema, ""))
     return found
 
 

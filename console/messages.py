@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from velaray.admin.topic_reads import ID_AT_TIME, READ_ENTRY
+from velaray.admin.topic_reads import ID_AT_TIME
 from velaray.client.admin.connection import parsed
 from velaray.client.admin.errors import NotFound
 from velaray.client.admin.paths import of_topic
+from velaray.client.admin.topics import READ_ENTRY
 from velaray.client.admin.transports import Answer
 from velaray.console.entries import Shown, messages_of
 from velaray.console.pages import page

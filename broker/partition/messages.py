@@ -327,6 +327,23 @@ class Expire(Request[None]):
     age_ms: int
 
 
+class WhoWaits(Request[dict[str, list[int]]]):
+    """By durable subscription, which of these ``messages`` it hasn't acknowledged: their numbers in
+    the list. A message is (ledger, entry, index in the batch), the index -1 for a whole entry.
+    Entries that aren't stored count as acknowledged."""
+
+    messages: list[tuple[int, int, int]]
+
+
+class Forget(Request[list[str]]):
+    """Acknowledge the entry at ``position``, or one message (``index``) of its batch, durably in
+    every durable subscription; returns those that hadn't acknowledged it. Refused NOT_FOUND if
+    there is no such message."""
+
+    position: Place
+    index: int = -1
+
+
 class PlanUndo(Request[Row | None]):
     """What `Undo` would change: back to after event ``sequence``, to time ``at_ms`` or, without
     either, to before the last move. None if the cursor hasn't moved since."""

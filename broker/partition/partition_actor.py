@@ -25,6 +25,7 @@ from velaray.broker.garbage_collection.deletion import is_deletion_topic
 from velaray.broker.journaled_actor import JournaledActor, WasDeleted
 from velaray.broker.partition import (
     dead_letters,
+    forgetting,
     partition_admin,
     partition_reads,
     partition_stats,
@@ -73,6 +74,7 @@ HANDLERS: dict[type[Message], Callable[[PartitionActor, Any], Awaitable[Any]]] =
     **partition_admin.HANDLERS,
     **partition_reads.HANDLERS,
     **subscription_admin.HANDLERS,
+    **forgetting.HANDLERS,
     **transaction_view.HANDLERS,
     m.DescribeSubscription: subscription_view.describe_subscription,
     m.Append: dead_letters.append,

@@ -16,6 +16,7 @@ from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.subscription.dispatcher_details import pending_stats
 from velaray.broker.subscription.messages import (
     ExpireEntries,
+    ForgetMessages,
     GetStats,
     ResetCursor,
     SkipTo,
@@ -162,7 +163,7 @@ class PartitionMetrics:
         """Note that a subscription without a channel answered a request."""
         if isinstance(request, GetStats):
             self._known[name] = {**answer, "end_offset": request.end}
-        elif isinstance(request, ResetCursor | SkipTo | ExpireEntries | UndoMoves):
+        elif isinstance(request, ResetCursor | SkipTo | ExpireEntries | ForgetMessages | UndoMoves):
             self.changed(name)  # until the next answer
 
     async def _read(self, name: str) -> None:

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from velaray.actors.subscription.cursor import words_to_mask
 from velaray.actors.subscription.expiry import Expire, ExpiryReason, missing
-from velaray.actors.subscription.machine import AckBefore, Reset
+from velaray.actors.subscription.machine import Ack, AckBefore, Reset
 from velaray.actors.subscription.pending_acks import EndTransactionAcks
 from velaray.actors.subscription.undoing import Restore
 from velaray.broker.subscription.dispatch_state import DispatchState, accepted, pairs
 from velaray.broker.subscription.lease_control import LeaseControl
-from velaray.broker.subscription.messages import ExpireEntries, ResetCursor, SkipTo
+from velaray.broker.subscription.messages import (
+    ExpireEntries,
+    ForgetMessages,
+    ResetCursor,
+    SkipTo,
+)
 
-Move = Reset | AckBefore | Expire | Restore | EndTransactionAcks
+Move = Reset | Ack | AckBefore | Expire | Restore | EndTransactionAcks
 
 
 class CursorMoves:
@@ -74,6 +80,12 @@ class CursorMoves:
         if reply.ranges:
             state.acked(reply.ranges)
         return await state.runtime.read(lambda found: found.cursor.acked_before)
+
+    async def forget(self, request: ForgetMessages) -> None:
+        """Acknowledge messages of a batch. Raises `RemoteError` if that is refused."""
+        masks = [(offset, words_to_mask(words)) for offset, words in request.partial]
+        reply = accepted(await self.move(Ack(request.end, (), masks)))
+        self._state.acked(reply.ranges, reply.partial)
 
     def lose(self, end: int, flat: Sequence[int]) -> None:
         """Acknowledge entries that were trimmed away under a subscription that isn't durable."""

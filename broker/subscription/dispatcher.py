@@ -141,6 +141,7 @@ class SubscriptionDispatcher:
             m.ResetCursor: moves.reset,
             m.SkipTo: moves.skip_to,
             m.ExpireEntries: moves.expire,
+            m.ForgetMessages: moves.forget,
             m.PassOver: acks.pass_over,
             m.TakeRemoteProgress: acks.take_progress,
             m.AckEntriesInTransaction: acks.ack_in_transaction,

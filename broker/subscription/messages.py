@@ -151,6 +151,13 @@ class ExpireEntries(Request[int]):
     why: str
 
 
+class ForgetMessages(Request[None]):
+    """Acknowledge messages of one batch for everybody, by command."""
+
+    end: int
+    partial: Batches
+
+
 class GetHoldings(Request[tuple[int, list[int]]]):
     """The mark, and the indexes of those ranges that are wholly acknowledged."""
 
@@ -517,7 +524,7 @@ class Restart(Message):
 
 SubscriptionRequest = (
     *(OpenDispatcher, ResetCursor, PlanUndo, UndoMoves, SkipTo, ExpireEntries, GetHoldings),
-    *(PassOver, TakeRemoteProgress, GetWaiting, AckEntriesInTransaction),
+    *(ForgetMessages, PassOver, TakeRemoteProgress, GetWaiting, AckEntriesInTransaction),
     *(AckEntriesBeforeInTransaction, EndPendingAcks, GetMark, FindUnacked, GetUnacked),
     *(GetPendingAcks, GetPendingTransactions, GetAckStatus, GetStats, GetDetails, LocateEntry),
     ExportProgress,

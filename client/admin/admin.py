@@ -12,6 +12,7 @@ from velaray.client.admin.audit import Audit
 from velaray.client.admin.calls import Asyncio, Blocking, Call, call, of_group
 from velaray.client.admin.clusters import Clusters
 from velaray.client.admin.connection import DEFAULT_URL, AdminConnection, ModeT, parsed
+from velaray.client.admin.dead_letters import DeadLetters
 from velaray.client.admin.hosts import Hosts
 from velaray.client.admin.ledgers import Ledgers
 from velaray.client.admin.migrations import FailOvers, Migrations, Pulls
@@ -70,6 +71,7 @@ class AdminCalls(Generic[ModeT]):
         self.permissions = Permissions(connection, mode)
         self.topics = Topics(connection, mode)
         self.subscriptions = Subscriptions(connection, mode)
+        self.dead_letters = DeadLetters(connection, mode)
         self.schemas = Schemas(connection, mode)
         self.transactions = Transactions(connection, mode)
         self.ledgers = Ledgers(connection, mode)

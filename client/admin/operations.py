@@ -81,7 +81,7 @@ _VARIABLES: Mapping[str, tuple[str, Any]] = {
     "key": ("The name of a property.", str),
     "least": ("The sequence number of a transaction.", Whole),
     "ledger": ("The id of a ledger.", Whole),
-    "message": ("A message id: ledger:entry or ledger:entry:partition.", str),
+    "message": ("A message id: ledger:entry[:partition[:index in the batch]].", str),
     "most": ("The coordinator of a transaction.", Whole),
     "namespace": ("The name of a namespace of the tenant.", str),
     "position": ("Which unacknowledged entry, from 1.", Whole),

@@ -120,6 +120,10 @@ LAST_MESSAGE_ID = reads(f"{TOPIC}/lastMessageId", MessageIdData)
 EXAMINE = Operation(
     "GET", f"{TOPIC}/examinemessage", (FROM, POSITION), answers={200: bytes}, content=BYTES
 )
+READ_ENTRY = Operation(
+    "GET", f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", answers={200: bytes}, content=BYTES
+)
+"""Answer a stored entry: metadata in headers, the payload uncompressed."""
 TERMINATE = Operation(
     "POST", f"{TOPIC}/terminate", answers={200: MessageIdData | dict[str, MessageIdData]}
 )

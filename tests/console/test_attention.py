@@ -45,6 +45,21 @@ def test_dead_letters_are_shown(cluster: LocalCluster, monkeypatch: pytest.Monke
     wait_until(lambda: "1 dead letter" in visitor.get("/").text)
 
 
+def test_forgotten_dead_letters_need_no_attention(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "DEAD_FRESH_S", 0.0)
+    admin, visitor = Admin(cluster.admin_url), Visitor(cluster.admin_url)
+    admin.topics.create("notes-s-DLQ")
+    admin.subscriptions.create("notes-s-DLQ", "repair")
+    with Client(cluster.service_url) as client:
+        letter = client.create_producer("notes-s-DLQ").send(b"bad")
+    named = "default/notes-s-DLQ 1 dead letter"
+    wait_until(lambda: named in visitor.get("/").text)
+    admin.dead_letters.forget("notes-s-DLQ", letter)
+    wait_until(lambda: named not in visitor.get("/").text)
+
+
 def test_an_open_transaction_is_shown_when_it_is_old(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

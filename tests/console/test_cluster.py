@@ -55,19 +55,50 @@ def test_a_dead_letter_is_republished(
     shown = visitor.get("/console/dead-letters")
     assert "public/default/bills-billing-DLQ" in shown.text
     assert "ff 00" in shown.text
-    fields = dict(re.findall('name="(topic|id|index)" value="([^"]*)"', shown.html))
+    fields = dict(re.findall('name="(topic|id)" value="([^"]*)"', shown.html))
     told = visitor.post("/console/dead-letters/republish", fields)
     assert "A copy is stored in bills" in told.text
     copied = visitor.get("/console/messages?topic=bills")
     assert "ff 00" in copied.text
     assert "own=kept" in copied.text
     assert "REAL_TOPIC" not in copied.text
-    unknown = visitor.post("/console/dead-letters/republish", {**fields, "index": "7"})
+    wrong = {**fields, "id": fields["id"].removesuffix("-1") + "7"}
+    unknown = visitor.post("/console/dead-letters/republish", wrong)
     assert "no such message" in unknown.text
     lost = visitor.post("/console/dead-letters/republish", {"topic": "bills", "id": "0:0"})
     assert lost.status == 200
     nothing = visitor.post("/console/dead-letters/retry", {"id": "x"})
     assert "are retried" not in nothing.text
+
+
+def test_a_dead_letter_is_forgotten_after_a_question(
+    cluster: LocalCluster, visitor: Visitor, admin: Admin
+) -> None:
+    letters = "notes-billing-DLQ"
+    with Client(cluster.service_url) as client:
+        producer = client.create_producer(letters)
+        producer.send(b"nobody holds it", {"REAL_TOPIC": "notes"})
+        wait_until(lambda: "nobody holds it" in visitor.get("/console/dead-letters").text)
+        assert "/forget-letter" not in visitor.get("/console/dead-letters").html
+        admin.subscriptions.create(letters, "repair")
+        producer.send(b"to forget", {"REAL_TOPIC": "notes"})
+    shown = visitor.get("/console/dead-letters")
+    assert "nobody holds it" not in shown.text  # the subscription starts after it
+    (path,) = re.findall('href="(/console/dead-letters/forget-letter[^"]*notes[^"]*)"', shown.html)
+    question = visitor.get(unescape(path))
+    assert "It would count as acknowledged in repair" in question.text
+    assert "to forget" in question.text
+    assert admin.stats(letters)["subscriptions"]["repair"]["msgBacklog"] == 1
+    fields = dict(re.findall('name="(topic|id)" value="([^"]*)"', question.html))
+    told = visitor.post("/console/dead-letters/forget-letter", fields)
+    assert "is forgotten in repair" in told.text
+    assert "to forget" not in told.text
+    assert admin.stats(letters)["subscriptions"]["repair"]["msgBacklog"] == 0
+    assert "or it is forgotten" in visitor.get(unescape(path)).text
+    missing = visitor.post("/console/dead-letters/forget-letter", {**fields, "id": "999:1"})
+    assert "has no entry 999:1" in missing.text
+    record = next(iter(admin.audit(operation="deadLetters")["records"]))
+    assert record["target"] == f"persistent://public/default/{letters}"
 
 
 def test_a_transaction_is_shown_and_aborted(

@@ -321,8 +321,8 @@ _NO_COMMAND = re.compile(
         (
             r"/velaray/|/policies|/v3/ledgers|/v3/replication|GET /admin/v3/transactions$",
             r"/(openapi.json|docs|metrics)$|/homes$|/tenants/{tenant}/(home|metadata)$",
-            r"/(isolation|pullFrom|deadLetter|schema(JsonAllow|ProtobufNative)\w+)$",
-            r"/(describe|undo|undelete|why/{message})$",
+            r"/(isolation|pullFrom|deadLetters?|schema(JsonAllow|ProtobufNative)\w+)$",
+            r"/(describe|undo|undelete|why/{message}|deadLetters/{message}/forget)$",
             r"GET /admin/v2/brokers(/ready)?$|/schemas/.*/version$|namespaces/.*/migration$",
             r"DELETE .*/(allowedClusters|encryptionRequired|schemaValidationEnforced)$",
             r"DELETE .*/(isAllowAutoUpdateSchema|replication|subscriptionAuthMode)$",

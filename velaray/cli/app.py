@@ -17,6 +17,7 @@ from velaray.cli.bench import bench
 from velaray.cli.clusters import clusters
 from velaray.cli.common import Commands, Output, with_admin, with_output
 from velaray.cli.contexts import context
+from velaray.cli.dead_letters import dead_letters
 from velaray.cli.erasure import erase
 from velaray.cli.history import messages, subscriptions, why
 from velaray.cli.hosts import hosts
@@ -212,6 +213,7 @@ for _command in (
     config,
     consume,
     context,
+    dead_letters,
     hosts,
     journal,
     erase,
