@@ -19,9 +19,9 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
 
 
-def counted(count: float, what: str) -> str:
-    """A count with its noun."""
-    return f"{number(count)} {what}" if count == 1 else f"{number(count)} {what}s"
+def counted(count: float, what: str, many: str = "") -> str:
+    """A count with its noun; the plural is ``many``, or the noun with s."""
+    return f"{number(count)} {what if count == 1 else many or what + 's'}"
 
 
 def size(value: float | None) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from velaray.client.admin.errors import NotFound
+from velaray.console.formats import counted, when
 from velaray.console.pages import Outcome, change, page
 from velaray.console.parts import Part, part
 from velaray.console.previews import MOVES, Move, apply, preview
@@ -32,7 +33,8 @@ class Piece:
 
 
 def bar(found: Mapping[str, Any]) -> list[Piece]:
-    """The cursor of a partition: acknowledged entries, entries at consumers, and the rest.
+    """The cursor of a partition: acknowledged entries, entries at consumers, delayed ones, and the
+    rest.
 
     It begins a little before the first unacknowledged entry and ends at the newest one.
     """
@@ -46,6 +48,9 @@ def bar(found: Mapping[str, Any]) -> list[Piece]:
         return Piece(round(at, 2), round(max((last - first) * WIDTH / span, 1), 2), kind, title)
 
     pieces = [piece(begin, acked_before, "acked", f"acknowledged up to {found['mark_delete']}")]
+    for each in found["first_delayed"]:
+        title = f"delayed: {each['first']} to {each['last']}"
+        pieces.append(piece(each["first_offset"], each["end_offset"], "delayed", title))
     for each in found["first_holes"]:
         title = f"acknowledged: {each['first']} to {each['last']}"
         pieces.append(piece(each["first_offset"], each["end_offset"], "acked", title))
@@ -54,6 +59,17 @@ def bar(found: Mapping[str, Any]) -> list[Piece]:
             title = f"at {consumer['name']}: {each['first']} to {each['last']}"
             pieces.append(piece(each["first_offset"], each["end_offset"], "pending", title))
     return pieces if end > begin else []
+
+
+def delayed_text(found: Mapping[str, Any]) -> str:
+    """How many entries of a partition are delayed; "" if none is."""
+    ranges = found["first_delayed"]
+    shown = sum(each["end_offset"] - each["first_offset"] for each in ranges)
+    if not shown:
+        return ""
+    told = counted(max(shown, found["delayed"]), "entry", "entries")
+    more = "at least " if found["more_delayed"] else ""
+    return f"{more}{told}, the next is due at {when(found['next_due_ms'])}"
 
 
 async def partitions_of(visit: Visit, topic: str, name: str) -> dict[str, Part[dict[str, Any]]]:
@@ -100,12 +116,14 @@ async def show(visit: Visit) -> web.Response:
     )
     known = (stats.value or {}).get("subscriptions", {}).get(name)
     bars = {key: bar(each.value) for key, each in found.items() if each.value is not None}
+    delayed = {key: delayed_text(each.value) for key, each in found.items() if each.value}
     return visit.render(
         "subscription.html",
         topic=topic,
         name=name,
         partitions=found,
         bars=bars,
+        delayed=delayed,
         stats=known,
         problem=stats.problem,
         width=WIDTH,

@@ -7,6 +7,7 @@ operation costs a few look-ups per range that it visits, independent of the rang
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from sortedcontainers import SortedDict
 
@@ -155,6 +156,14 @@ class RangeSet:
         ends = self._ends
         found += [(start, min(ends[start], end)) for start in ends.irange(first + 1, end - 1)]
         return found
+
+    def first_within(self, first: int, end: int, most: int) -> list[Range]:
+        """The first ``most`` ranges of `within`; the others aren't visited."""
+        if first >= end:
+            return []
+        found = [(first, min(self.next_missing(first), end))] if first in self else []
+        starts = islice(self._ends.irange(first + 1, end - 1), most - len(found))
+        return found + [(start, min(self._ends[start], end)) for start in starts]
 
     def overlaps(self, first: int, end: int) -> bool:
         """Whether any of ``first`` to ``end`` - 1 is in the set."""

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from velaray.actors.partition.delayed import DelayedEntry, DelayedIndex
-from velaray.actors.sets.ranges import RangeSet
+from velaray.actors.sets.ranges import Range, RangeSet
 
 LONGEST_SLEEP_MS = 60_000
 """The longest time between looks at the clock, which may be set forward."""
@@ -50,6 +50,15 @@ class DelayedDeliveryTracker:
     def first_within(self, first: int, end: int) -> int:
         """The first delayed offset from ``first`` on; ``end`` if there is none before it."""
         return first if first in self._offsets else self._offsets.next_start(first, end)
+
+    def ranges(self, first: int, end: int, most: int) -> list[Range]:
+        """The first ``most`` ranges of delayed offsets in ``first`` to ``end`` - 1."""
+        return self._offsets.first_within(first, end, most)
+
+    @property
+    def next_ms(self) -> int | None:
+        """The earliest delivery time of an entry that isn't due; None if there is none."""
+        return self._queue.next_ms() if self._active else None
 
     def _wait(self, entry: DelayedEntry) -> None:
         self._waiting[entry.offset] = entry

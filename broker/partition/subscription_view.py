@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from velaray.actors.dispatch.dispatcher import IN_ORDER
 from velaray.actors.machine import Reason
 from velaray.actors.partition.state import PartitionState
 from velaray.actors.runtime import Runtime
 from velaray.actors.subscription.cursor import words_to_mask
 from velaray.broker.partition import messages as m
+from velaray.broker.partition.delayed_delivery import DelayedDeliveryTracker
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.partition.transaction_view import unsettled_from
-from velaray.broker.subscription.messages import GetDetails
+from velaray.broker.subscription.dispatcher_details import SHOWN
+from velaray.broker.subscription.messages import GetDetails, GetHoldings
 from velaray.topology.messages import ReplyT, Request
 from velaray.topology.rpc import RemoteError
 
@@ -21,6 +24,8 @@ Found = Mapping[str, Any]
 
 class Log(Protocol):
     """What a view of a subscription needs of the partition's log."""
+
+    delayed: DelayedDeliveryTracker
 
     @property
     def end_offset(self) -> int:
@@ -62,6 +67,7 @@ class Holdup(NamedTuple):
     text: str
 
 
+_IN_ORDER = {kind.name for kind in IN_ORDER}
 _NOTHING = "everything since the subscription's start is acknowledged"
 
 
@@ -147,13 +153,6 @@ async def describe_subscription(
         raise RemoteError(Reason.NOT_FOUND, f"{partition.topic} has no subscription {name!r}")
     found: dict[str, Any] = {**details}
     channel = partition.subscriptions.channels.get(name)
-    connected = {} if channel is None else channel.consumers
-    consumers = []
-    for each in found["consumers"]:
-        known = connected.get(each["number"])
-        peer = None if known is None else known.connection.peer
-        held = [_range(partition, *part) for part in found["held"][each["number"]]]
-        consumers.append({**each, "address": peer, "held": held})
     found["undecided"] = unsettled_from(partition)
     found["unreadable"] = [] if channel is None else channel.unreadable.described()
     return {
@@ -177,9 +176,45 @@ async def describe_subscription(
             for offset, count in found["redelivered"]
         ],
         "delayed": found["delayed"],
+        **await _delayed(partition, name, found),
         "dead_letters": found["dead_letters"],
-        "consumers": consumers,
+        "consumers": _consumers(partition, channel, found),
         "holdups": [holdup._asdict() for holdup in holdups(found)],
+    }
+
+
+def _consumers(
+    partition: Partition, channel: SubscriptionChannel | None, found: Found
+) -> list[dict[str, Any]]:
+    """The consumers, with their addresses and what they hold."""
+    connected = {} if channel is None else channel.consumers
+    consumers = []
+    for each in found["consumers"]:
+        known = connected.get(each["number"])
+        peer = None if known is None else known.connection.peer
+        held = [_range(partition, *part) for part in found["held"][each["number"]]]
+        consumers.append({**each, "address": peer, "held": held})
+    return consumers
+
+
+async def _delayed(partition: Partition, name: str, found: Found) -> dict[str, Any]:
+    """The first ranges of entries whose delivery time hasn't come, and the earliest of these times.
+
+    They are those of the log: the dispatcher knows only those that it was fed. Exclusive and
+    Failover subscriptions delay nothing. Ranges that are wholly acknowledged are left out.
+    """
+    delayed, end = partition.log.delayed, partition.log.end_offset
+    ranges = delayed.ranges(found["acked_before"], end, SHOWN)
+    channel = partition.subscriptions.channels.get(name)
+    if found["type"] in _IN_ORDER or not ranges or (channel is not None and not channel.durable):
+        return {"first_delayed": [], "more_delayed": False, "next_due_ms": None}
+    flat = [border for part in ranges for border in part]
+    _, whole = await partition.subscriptions.ask_subscription(name, GetHoldings(flat))
+    left = [part for number, part in enumerate(ranges) if number not in whole]
+    return {
+        "first_delayed": [_range(partition, *part) for part in left],
+        "more_delayed": len(ranges) == SHOWN,
+        "next_due_ms": delayed.next_ms if left else None,
     }
 
 

@@ -146,3 +146,12 @@ def test_bits_and_gaps_of_ranges(whole, window) -> None:
 def test_sets_of_other_types_are_never_equal() -> None:
     assert Bitmap() != 7 and Bitmap([(1, 3)]) == Bitmap([(1, 2), (2, 3)]) != Bitmap([(1, 2)])
     assert repr(Bitmap([(1, 3)])) == "Bitmap([(1, 3)])"
+
+
+def test_the_first_ranges_within_others_are_found() -> None:
+    found = RangeSet([(2, 5), (7, 8), (10, 20), (30, 31)])
+    assert found.first_within(0, 40, 2) == [(2, 5), (7, 8)]
+    assert found.first_within(3, 15, 9) == [(3, 5), (7, 8), (10, 15)]
+    assert found.first_within(3, 15, 1) == [(3, 5)]
+    assert found.first_within(20, 30, 9) == []
+    assert found.first_within(40, 3, 9) == []

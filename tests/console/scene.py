@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -51,6 +52,7 @@ def scene(data: Path) -> Iterator[LocalCluster]:
             message = shipping.receive(20_000)
             if number not in (3, 4, 9, 15):
                 shipping.acknowledge(message, receipt=True)
+        orders.send(Order(item="screws", count=40), deliver_after=timedelta(days=30))
         marks = {"REAL_TOPIC": "orders", "REAL_SUBSCRIPTION": "billing", "why": "no such customer"}
         client.create_producer("orders-billing-DLQ").send(b"broken", marks)
         clicks = client.create_producer("clicks", block_if_queue_full=True)

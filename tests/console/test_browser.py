@@ -175,7 +175,7 @@ def test_a_seek_is_previewed_and_applied(tab: Tab, cluster: LocalCluster) -> Non
     page.click("text=Apply")
     assert "moved to earliest" in page.locator(".flash").first.inner_text()
     (found,) = admin.subscriptions.describe("orders", "billing").values()
-    assert found["backlog"] == 40
+    assert found["backlog"] == 41
 
 
 def test_the_slider_shows_another_event(tab: Tab, cluster: LocalCluster) -> None:

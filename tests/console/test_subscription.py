@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from urllib.parse import quote
 
@@ -13,6 +14,7 @@ from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from velaray import Client, ConsumerType
 from velaray.client.admin import Admin, NotFound
+from velaray.console.formats import when
 from velaray.console.messages import Ledger
 from velaray.console.moments import compared
 from velaray.console.previews import Cursor, moved, offset_of
@@ -70,6 +72,33 @@ def test_a_subscription_shows_its_cursor_and_consumers(
         assert "messages are delivered and not acknowledged" in shown.text
         assert shown.html.count('class="acked" x=') == 2
         assert 'class="pending" x=' in shown.html
+
+
+def test_delayed_messages_are_on_the_bar(
+    cluster: LocalCluster, visitor: Visitor, admin: Admin
+) -> None:
+    filled(cluster, admin, "later", 2)
+    with Client(cluster.service_url) as client:
+        producer, due = client.create_producer("later"), int(time.time() * 1000) + 3_600_000
+        for _ in range(3):
+            producer.send(b"later", deliver_at=due)
+        producer.send(b"now")
+        producer.send(b"last", deliver_at=due + 1000)
+        told = f"delayed: 4 entries, the next is due at {when(due)}"
+        shown = visitor.get(page_of("later"))
+        assert told in shown.text  # no consumer was connected
+        assert shown.html.count('class="delayed" x=') == 2
+        consumer = client.subscribe("later", "s", ConsumerType.Shared)
+        received = [consumer.receive(10_000) for _ in range(3)]
+        wait_until(lambda: told in visitor.get(page_of("later")).text)
+        consumer.acknowledge(received[2], receipt=True)
+        consumer.close()
+        with client.subscribe("later", "s", ConsumerType.Exclusive):
+            shown = visitor.get(page_of("later"))
+            assert "delayed: none" in shown.text  # it gets them at once
+    admin.subscriptions.skip("later", "s", 4)
+    shown = visitor.get(page_of("later"))
+    assert f"delayed: 2 entries, the next is due at {when(due)}" in shown.text
 
 
 def test_an_unknown_subscription_is_a_page_that_says_so(visitor: Visitor, admin: Admin) -> None:
@@ -286,6 +315,7 @@ def test_a_bar_is_as_wide_as_the_backlog() -> None:
         "end_offset": 160,
         "mark_delete": "1:79",
         "first_holes": [{"first_offset": 100, "end_offset": 110, "first": "", "last": ""}],
+        "first_delayed": [],
         "consumers": [],
     }
     pieces = bar(found)

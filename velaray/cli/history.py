@@ -85,8 +85,7 @@ def _lines(found: Found) -> Iterator[str]:
     )
     waits = "wait for the consumer of their key" if kind == "KEY_SHARED" else "wait for redelivery"
     yield f"backlog: {found['backlog']} entries, {found['waiting']} of them {waits}"
-    if found["delayed"]:
-        yield f"delayed: {found['delayed']} entries wait for their delivery time"
+    yield from _delayed(found)
     yield f"acknowledged ranges: {_some(found['holes'], map(_span, found['first_holes']))}"
     halves = (
         f"{one['position']} (left: {', '.join(map(str, one['remaining']))})"
@@ -100,6 +99,14 @@ def _lines(found: Found) -> Iterator[str]:
         yield from _consumer(each)
     for holdup in found["holdups"] or ({"text": "nothing: entries are being delivered"},):
         yield f"what holds it back: {holdup['text']}"
+
+
+def _delayed(found: Found) -> Iterator[str]:
+    if ranges := found.get("first_delayed"):
+        more = ", ..." if found["more_delayed"] else ""
+        yield f"delayed: {', '.join(map(_span, ranges))}{more} wait for their delivery times"
+    elif found["delayed"]:
+        yield f"delayed: {found['delayed']} entries wait for their delivery time"
 
 
 def _without_consumers(found: Found) -> str:
