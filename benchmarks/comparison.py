@@ -40,7 +40,7 @@ _SETTINGS = {
         "every subscription has acknowledged everything",
         "read": "rchar of /proc/PID/io of the servers; velaray reads sockets otherwise",
     },
-    "topics": {"how": "16 producers in 16 threads of one process, each with a topic"},
+    "topics": {"how": "each topic has a producer, and each producer a thread of one process"},
     "transactions": {
         "how": "100 B; each transaction receives, sends and acknowledges so many messages",
         "commit": "from the call to its return; everything before it has its receipt, but Kafka's",

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+# Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom.
+_T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
+_T += (2.12, 2.11, 2.10, 2.09, 2.09)
+_T_BEYOND = 2.09
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +30,37 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Interval:
+    """A ratio's geometric mean and the bounds that hold with 95 % confidence."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, ratios: list[float]) -> Interval:
+        """From two ratios or more, all above 0."""
+        logs = [math.log(ratio) for ratio in ratios]
+        freedom = len(logs) - 1
+        quantile = _T[freedom - 1] if freedom <= len(_T) else _T_BEYOND
+        half = quantile * statistics.stdev(logs) / math.sqrt(len(logs))
+        mean = statistics.fmean(logs)
+        return cls(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
-    """A goal, what was measured, and whether the one is met by the other."""
+    """A goal, what was measured, and whether the one is met by the other.
+
+    ``low`` and ``high`` hold ``measured`` with 95 % confidence; None if there were too few rounds.
+    """
 
     goal: str
     measured: float
     limit: float
     at_least: bool = False
+    low: float | None = None
+    high: float | None = None
 
     @property
     def met(self) -> bool:

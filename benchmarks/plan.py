@@ -17,7 +17,8 @@ from benchmarks.contract import (
 )
 
 SIZES = {100: "100 B", 1024: "1 KiB", 65536: "64 KiB"}
-TOPICS = 16
+RATES = {500: "500 msg/s", 5_000: "5000 msg/s"}
+MANY_TOPICS = (16, 100)
 SUBSCRIPTIONS = 5
 VELARAY = "velaray"
 RELAXED = "velaray-relaxed"
@@ -52,6 +53,8 @@ def _throughput(peers: Sequence[str], seconds: float) -> Iterator[list[Cell]]:
         if VELARAY in peers:
             ways += [(VELARAY, LISTS)]
             ways += [(VELARAY, way) for way in (UNBATCHED, OWN, ARROW) if small]
+        if "pulsar" in peers and small:
+            ways += [("pulsar", UNBATCHED)]
         arguments = {"size": size, "seconds": seconds}
         yield [Cell("throughput", case, peer, way, arguments) for peer, way in sorted(ways)]
 
@@ -61,7 +64,7 @@ def _latency(peers: Sequence[str], seconds: float) -> Iterator[list[Cell]]:
         arguments = {"size": 100, "seconds": times * seconds, "rate": rate}
         # ray.util.queue saturates at the lower rate already.
         able = [peer for peer in peers if peer != "ray-queue" or rate == 500]
-        yield [Cell("latency", f"{rate} msg/s", peer, "", arguments) for peer in able]
+        yield [Cell("latency", RATES[rate], peer, "", arguments) for peer in able]
 
 
 def _fan_out(peers: Sequence[str], seconds: float) -> Iterator[list[Cell]]:
@@ -74,9 +77,10 @@ def _fan_out(peers: Sequence[str], seconds: float) -> Iterator[list[Cell]]:
 
 
 def _topics(peers: Sequence[str], seconds: float) -> Iterator[list[Cell]]:
-    arguments = {"size": 100, "seconds": seconds, "topics": TOPICS}
     able = [peer for peer in peers if peer != "ray-queue"]
-    yield [Cell("topics", f"100 B, {TOPICS} topics", peer, "", arguments) for peer in able]
+    for count in MANY_TOPICS:
+        arguments = {"size": 100, "seconds": seconds, "topics": count}
+        yield [Cell("topics", f"100 B, {count} topics", peer, "", arguments) for peer in able]
 
 
 def _transactions(peers: Sequence[str], seconds: float) -> Iterator[list[Cell]]:

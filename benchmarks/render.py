@@ -45,7 +45,9 @@ def show_goals(console: Console, verdicts: Sequence[Verdict]) -> None:
     """Met or missed, with what was measured and what the goal is."""
     for verdict in verdicts:
         word = "[green]met[/]   " if verdict.met else "[red]missed[/]"
-        console.print(f"{word}  {verdict.goal}: {verdict.measured:.2f} ({verdict.bound})")
+        interval = tables.between(verdict)
+        measured = f"{verdict.measured:.2f}" + (f" ({interval})" if interval else "")
+        console.print(f"{word}  {verdict.goal}: {measured}; goal {verdict.bound}")
 
 
 def show(console: Console, result: Result) -> None:

@@ -43,7 +43,11 @@ _COMPARED = (*plan.LOADS, "disk")
 def verdicts_of(document: dict[str, Any]) -> list[Verdict]:
     """The goals of the comparison."""
     return [
-        Verdict(each["goal"], each["measured"], each["limit"], each["at_least"])
+        Verdict(
+            *(each[name] for name in ("goal", "measured", "limit", "at_least")),
+            each.get("low"),
+            each.get("high"),
+        )
         for each in document["goals"]
     ]
 

@@ -86,10 +86,21 @@ def _value(result: Result, row: Row | None) -> str:
 def goals(verdicts: Sequence[Verdict]) -> Table:
     """Goals and results."""
     rows = tuple(
-        (each.goal, number(each.measured), each.bound, "met" if each.met else "missed")
+        (each.goal, number(each.measured), between(each), each.bound, _met(each))
         for each in verdicts
     )
-    return Table("Goals", ("goal", "measured", "limit", ""), rows)
+    return Table("Goals", ("goal", "measured", "95 %", "limit", ""), rows)
+
+
+def between(verdict: Verdict) -> str:
+    """The interval of what was measured; "" if there is none."""
+    if verdict.low is None or verdict.high is None:
+        return ""
+    return f"{number(verdict.low)} to {number(verdict.high)}"
+
+
+def _met(verdict: Verdict) -> str:
+    return "met" if verdict.met else "missed"
 
 
 def settings(peers: dict[str, dict[str, str]]) -> Table:

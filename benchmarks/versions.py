@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import statistics
 import subprocess
@@ -30,6 +29,7 @@ from benchmarks import plan
 from benchmarks.contract import LISTS, UNBATCHED
 from benchmarks.loads.measure import Values
 from benchmarks.machine import describe_machine
+from benchmarks.model import Interval
 from benchmarks.plan import Cell
 
 DRIVER = Path(__file__).with_name("version_driver.py")
@@ -37,35 +37,12 @@ LOGS = Path(__file__).parent / "out" / "logs"
 LOADS = ["throughput", "latency", "fan-out"]
 WAYS = ("", LISTS, UNBATCHED)
 STOP_WITHIN_S = 90.0
-# Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom.
-_T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
-_T += (2.12, 2.11, 2.10, 2.09, 2.09)
-_T_BEYOND = 2.09
 
 
 Measured = tuple[Cell, str]
 """A workload and one of its measures."""
 Found = dict[Measured, list[float]]
 """The values of each, in the order of measuring."""
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A ratio's geometric mean and the bounds that hold with 95 % confidence."""
-
-    mean: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, ratios: list[float]) -> Interval:
-        """From two ratios or more, all above 0."""
-        logs = [math.log(ratio) for ratio in ratios]
-        freedom = len(logs) - 1
-        quantile = _T[freedom - 1] if freedom <= len(_T) else _T_BEYOND
-        half = quantile * statistics.stdev(logs) / math.sqrt(len(logs))
-        mean = statistics.fmean(logs)
-        return cls(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from benchmarks.versions import Interval
+from benchmarks.model import Interval
 
 
 def test_equal_ratios_leave_no_doubt() -> None:
