@@ -17,6 +17,7 @@ from aiohttp import web
 from pydantic import WithJsonSchema
 
 from velaray.actors.catalog.policies import (
+    ENCRYPTION_REQUIRED,
     OFFLOAD_BYTES,
     OFFLOAD_SECONDS,
     PERMISSIONS,
@@ -52,7 +53,12 @@ from velaray.client.admin.operations import APPLIED, AnyObject, Operation, Param
 
 QUOTA_LOCK = web.AppKey("quota_lock", asyncio.Lock)
 """Held while one entry of a policy that has several is changed."""
-_UNSET = {STRATEGY: "UNDEFINED", OFFLOAD_BYTES: -1, OFFLOAD_SECONDS: -1}
+_UNSET = {
+    STRATEGY: "UNDEFINED",
+    OFFLOAD_BYTES: -1,
+    OFFLOAD_SECONDS: -1,
+    ENCRYPTION_REQUIRED: False,
+}
 """What a namespace without a policy answers, where Pulsar's tools need a value."""
 _BY_ENTRY = (QUOTA, SUBSCRIPTION_RATES, PERMISSIONS, SUBSCRIPTION_PERMISSIONS, "properties")
 QUOTA_TYPE = Parameter(

@@ -9,6 +9,7 @@ from typing import Any
 from velaray.actors.catalog.policies import (
     DEDICATED,
     DEFAULTS,
+    ENCRYPTION_REQUIRED,
     ISOLATION,
     OFFLOAD_BYTES,
     OFFLOAD_LAG,
@@ -51,6 +52,7 @@ class TopicPolicies:
     raw: Mapping[str, Any]
     deduplicate: bool
     max_message_size: int
+    encryption_required: bool
     max_producers: int
     max_consumers: int
     max_consumers_per_subscription: int
@@ -89,6 +91,7 @@ class TopicPolicies:
             raw=raw,
             deduplicate=raw["deduplication"],
             max_message_size=raw["maxMessageSize"],
+            encryption_required=raw.get(ENCRYPTION_REQUIRED, False),
             max_producers=raw["maxProducersPerTopic"],
             max_consumers=raw["maxConsumersPerTopic"],
             max_consumers_per_subscription=raw["maxConsumersPerSubscription"],

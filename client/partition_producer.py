@@ -15,6 +15,7 @@ from velaray.client.core import Core
 from velaray.client.enums import ProducerAccessMode
 from velaray.client.exceptions import (
     AlreadyClosed,
+    BrokerMetadataError,
     CryptoError,
     MessageTooBig,
     NotConnected,
@@ -31,7 +32,7 @@ from velaray.client.exceptions import (
 from velaray.client.message import OutgoingMessage
 from velaray.client.options import ProducerOptions
 from velaray.client.pending_entries import PendingEntries
-from velaray.client.producer_registration import Registration
+from velaray.client.producer_registration import Registration, refused
 from velaray.client.producer_schemas import ProducerSchemas
 from velaray.client.reconnecting import Reconnection
 from velaray.client.retry import TRANSIENT
@@ -157,6 +158,8 @@ class PartitionProducer:
         timeout = None if wait_for_turn else self._core.attempt_timeout
         try:
             answer = await connection.request(self._registration.command(self.name), timeout)
+        except BrokerMetadataError as error:
+            raise refused(error) from error
         except (Timeout, asyncio.CancelledError):
             # The service may still register this producer: undo that.
             if not self._core.closed:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from velaray.client.exceptions import BrokerMetadataError, NotAllowedError, VelarayError
 from velaray.client.options import ProducerOptions
 from velaray.schemas import SchemaInfo
 from velaray.wire import pulsar_pb2 as pb
+from velaray.wire.errors import ENCRYPTION_REQUIRED_IN
 from velaray.wire.schemas import to_proto
 
 
@@ -68,3 +70,11 @@ class Registration:
     def leave_cluster(self) -> None:
         """Discard the epoch: each cluster counts its own epochs."""
         self._topic_epoch = None
+
+
+def refused(error: BrokerMetadataError) -> VelarayError:
+    """Return the error of a refused registration: `NotAllowedError` if the producer must encrypt,
+    because no later attempt succeeds."""
+    if ENCRYPTION_REQUIRED_IN in str(error):
+        return NotAllowedError(str(error))
+    return error

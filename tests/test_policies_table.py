@@ -84,6 +84,7 @@ EFFECTS = {
     "maxUnackedMessagesPerSubscription": (_APPLY, _LIMITS),
     "maxMessageSize": (_APPLY, "test_messages_above_the_size_limit_are_refused_in_order"),
     "erasable": ("topology/test_erasure.py", "test_erasure_by_subject"),
+    "encryptionRequired": ("official/test_encryption_required.py", "test_a_producer_must_encrypt"),
     "offloadThreshold": (_OFFLOAD, "test_thresholds_of_the_namespace_offload_by_themselves"),
     "offloadThresholdInSeconds": (_OFFLOAD, "test_a_ledger_is_offloaded_at_its_age"),
     "offloadDeletionLagMs": (

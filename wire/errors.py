@@ -39,6 +39,11 @@ class ServerError(IntEnum):
     ProducerFenced = 25
 
 
+ENCRYPTION_REQUIRED_IN = "Encryption is required in"
+"""How the refusal of a producer that doesn't encrypt begins, in Pulsar and here. Only this tells it
+from other refusals with its code, `MetadataError`, after which another attempt may succeed."""
+
+
 class WireError(PortableError):
     """A request that fails, or bytes that break the protocol: a code and a text for the peer."""
 

@@ -83,6 +83,15 @@ def read_metadata(entry: Buffer) -> MessageMetadata:
     return split_entry(entry)[0]
 
 
+def is_encrypted(entry: Buffer) -> bool:
+    """Whether a producer encrypted the entry end to end, by its metadata. An unreadable entry isn't
+    encrypted."""
+    try:
+        return bool(read_metadata(entry).encryption_keys)
+    except MalformedEntryError:
+        return False
+
+
 def message_count(entry: Buffer) -> int:
     """The number of messages in a sealed entry, at least 1. Raises `MalformedEntryError`."""
     count = read_metadata(entry).num_messages_in_batch

@@ -10,7 +10,12 @@ import json
 from typing import Final
 
 from velaray.actors.catalog.inbound_replication import PULL_FROM
-from velaray.actors.catalog.policies import ERASABLE, NOT_ERASABLE, policy
+from velaray.actors.catalog.policies import (
+    ENCRYPTION_REQUIRED,
+    ERASABLE,
+    NOT_ERASABLE,
+    policy,
+)
 from velaray.actors.catalog.state import Catalog, Scope, effective_policy
 from velaray.actors.machine import Reason, Refusal
 
@@ -19,6 +24,7 @@ _EXCLUDED: Final = {
     PULL_FROM: "messages of erasable namespaces aren't replicated",
     "compactionThreshold": "erasable topics can't be compacted",
     "deadLetter": "servers don't move dead letters of erasable topics; consumers' clients do",
+    ENCRYPTION_REQUIRED: "erasable topics take no messages that are encrypted end to end",
 }
 """The policies that can't be in effect in an erasable namespace, and why."""
 

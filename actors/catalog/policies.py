@@ -48,6 +48,8 @@ BY_PREFIX = "Prefix"
 ERASABLE = "erasable"
 """The policy by which messages can be erased, by their key or their subject."""
 NOT_ERASABLE = "none"
+ENCRYPTION_REQUIRED = "encryptionRequired"
+"""The policy by which producers must encrypt their messages end to end."""
 NO_ISOLATION, DEDICATED = "none", "dedicated"
 
 
@@ -485,6 +487,16 @@ _ROWS = (
         "broker.partition.sealing:Sealing",
         in_every_answer=False,
     ),
+    Policy(
+        ENCRYPTION_REQUIRED,
+        Boolean(),
+        Level.NAMESPACE,
+        False,
+        "Whether producers must encrypt messages end to end. Others are closed and refused, and so "
+        "is every message without encryption.",
+        "broker.partition.session.admission:check_encrypts",
+        in_every_answer=False,
+    ),
     _not_applied(
         "deduplicationSnapshotInterval",
         Nothing(),
@@ -580,14 +592,6 @@ _ROWS = (
         None,
         "Namespaces that brokers keep apart.",
         "Ray places every actor by itself",
-    ),
-    _not_applied(
-        "encryptionRequired",
-        Nothing(),
-        Level.NAMESPACE,
-        False,
-        "Whether producers must encrypt.",
-        "producers choose it",
     ),
     _not_applied(
         "migration",

@@ -308,6 +308,8 @@ class PartitionActor(JournaledActor):
         before, self.policies = self.policies, policies
         self.publishing.apply(policies)
         self._apply_delays()
+        if policies.encryption_required and not before.encryption_required:
+            self.clients.close_unencrypted()
         if policies.for_dispatchers() != before.for_dispatchers():
             self.subscriptions.notify_policies()
         if not policies.limits_as(before):

@@ -108,6 +108,25 @@ def test_excluded_policies_are_refused_in_any_order(name: str, value: bytes) -> 
     )
 
 
+def test_messages_of_an_erasable_namespace_cannot_be_required_to_be_encrypted() -> None:
+    name = "encryptionRequired"
+    refused = f"policy {name}: namespace public/people is erasable"
+    (
+        erasable()
+        .when(SetPolicy(PEOPLE, name, b"true"))
+        .then_refused(Reason.NOT_ALLOWED, refused)
+        .when(SetPolicy(PEOPLE, name, b"false"))
+        .then(reply=Done(True))
+    )
+    (
+        started()
+        .when(SetPolicy(PEOPLE, name, b"true"))
+        .then(reply=Done(True))
+        .when(SetPolicy(PEOPLE, "erasable", b'"key"'))
+        .then_refused(Reason.NOT_ALLOWED, f"policy {name} is in effect")
+    )
+
+
 def test_a_policy_of_the_cluster_concerns_erasable_namespaces() -> None:
     (
         erasable()

@@ -185,7 +185,8 @@ def test_a_namespace_is_created_with_the_document_of_pulsars_tools(http: Http) -
 @pytest.mark.parametrize(
     ("document", "named"),
     [
-        ({"encryption_required": True}, "encryption_required"),
+        ({"inactive_topic_policies": {"deleteWhileInactive": True}}, "inactive_topic_policies"),
+        ({"encryption_required": "perhaps"}, "encryptionRequired"),
         ({"message_ttl_in_seconds": -5}, "messageTTL"),
         ({"topicDispatchRate": {"mars": {"dispatchThrottlingRateInMsg": 1}}}, "topicDispatchRate"),
     ],

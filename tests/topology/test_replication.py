@@ -72,6 +72,28 @@ def test_published_messages_arrive_in_order_with_all_their_metadata(
     soon(lambda: backlog(a, topic, "b") == 0)
 
 
+def test_replicas_need_no_encryption_where_producers_must_encrypt(
+    pair: list[Cluster], topic: str
+) -> None:
+    """They are as the other cluster has accepted them; its own policy decides."""
+    a, b = pair
+    a.replicate(topic, {"b": b.describe()})
+    there = b.subscribe(topic)
+    namespace = {"namespace": "public/default"}
+    b.set_policy(namespace, "encryptionRequired", True)
+    try:
+        soon(lambda: _requires_encryption(b, topic))
+        a.publish(topic, PAYLOADS)
+        assert received(there, 100) == PAYLOADS
+    finally:
+        b.remove_policy(namespace, "encryptionRequired")
+
+
+def _requires_encryption(cluster: Cluster, topic: str) -> bool:
+    actor: Any = cluster.local.actor_system.actors[cluster.partition(topic)]
+    return bool(actor.policies.encryption_required)
+
+
 def test_batches_keep_their_boundaries(pair: list[Cluster], topic: str) -> None:
     a, b = pair
     a.replicate(topic, {"b": b.describe()})

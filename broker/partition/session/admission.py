@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from velaray.actors.catalog.policies import ENCRYPTION_REQUIRED
 from velaray.actors.machine import Reason
 from velaray.broker.coordinator.coordinators import check_not_systems
 from velaray.broker.partition.session.protocols import Client, HostedPartition, LocalPartitions
@@ -13,7 +14,9 @@ from velaray.topology.auth import AuthenticationFailed
 from velaray.topology.config import ClusterConfig
 from velaray.topology.replication_keys import check_replicator
 from velaray.topology.rpc import RemoteError
-from velaray.wire.replication import DATA_ID, PROOF, REPLICATOR_PREFIX
+from velaray.wire import pulsar_pb2 as pb
+from velaray.wire.errors import ENCRYPTION_REQUIRED_IN
+from velaray.wire.replication import DATA_ID, PROOF, REPLICATOR_PREFIX, source_of
 
 
 def find_partition(partitions: LocalPartitions, client: Client, text: str) -> HostedPartition:
@@ -77,3 +80,20 @@ def check_accepts_entries(client: Client, partition: HostedPartition) -> None:
     if partition.log.terminated_at is not None:
         raise RemoteError(Reason.TERMINATED, "the topic is terminated")
     partition.geo.fence.check()
+
+
+def check_encrypts(client: Client, partition: HostedPartition, command: pb.CommandProducer) -> None:
+    """Raise `RemoteError` if the producer must encrypt its messages, and doesn't.
+
+    The reason is CONFLICT, whose code is the one that Pulsar answers.
+    """
+    if command.encrypted or not partition.publishing.policies.encryption_required:
+        return
+    if client.info.is_system or source_of(command.producer_name) is not None:
+        return
+    topic = partition.key.topic_name
+    problem = (
+        f"{ENCRYPTION_REQUIRED_IN} {topic} (policy {ENCRYPTION_REQUIRED} of its namespace): "
+        "create the producer with the name of a key and a key reader"
+    )
+    raise RemoteError(Reason.CONFLICT, problem)

@@ -81,6 +81,14 @@ class ConnectedClients:
         for producer in self.producers():
             producer.owner.close(producer)
 
+    def close_unencrypted(self) -> None:
+        """Close the producers that must encrypt from now on and don't, after their last receipts.
+        The answer to their next attempt says why."""
+        # Waiting producers first: otherwise they would be promoted.
+        for producer in sorted(self._producers, key=lambda each: each.ready):
+            if not (producer.encrypts or producer.may_send_plain):
+                producer.owner.send_home(producer)
+
     def send_home(self) -> None:
         """Close the producers and consumers of clients that the tenant's home cluster serves."""
         # Waiting producers first: otherwise they would be promoted.

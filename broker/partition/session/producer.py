@@ -46,7 +46,8 @@ class ProducerOwner(Protocol):
         ...
 
     def send_home(self, producer: ConnectedProducer) -> None:
-        """Close a producer after its last receipt: the tenant's home cluster serves it now."""
+        """Close a producer after its last receipt. The answer to its next attempt says where it is
+        served, or why it isn't."""
         ...
 
     def abandon(self, producer: ConnectedProducer) -> None:
@@ -71,6 +72,11 @@ class ConnectedProducer:
         """The cluster whose replicator it is; None for any other producer."""
         self.diverted = self.source is not None or partition.log.sealing is not None
         """Whether its entries aren't stored as they were sent."""
+        self.encrypts = False
+        """Whether it encrypts its messages, as its client says."""
+        self.may_send_plain = self.source is not None or client.info.is_system
+        """Whether it needn't encrypt where a policy asks for that: replicators copy what another
+        cluster has accepted."""
         self.receipts = Receipts(producer_id, lambda frame: client.connection.write(frame))
         """The receipts of a replicator."""
         self.replicated: Position | None = None
@@ -106,6 +112,7 @@ class ConnectedProducer:
         self.generated = not command.producer_name or not command.user_provided_producer_name
         self.exact = self.generated or self.owner.client.info.sends_out_of_order
         self.reconnected = reconnected(command)
+        self.encrypts = command.encrypted
 
     def stored(self, send: Send, position: Position) -> None:
         """Send the receipt of a durable entry; `NOWHERE` is the position of a duplicate."""

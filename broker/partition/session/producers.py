@@ -21,6 +21,7 @@ from velaray.actors.partition.producers import (
 from velaray.broker.catalog.messages import Clusters, MeetCluster
 from velaray.broker.partition.session.admission import (
     check_accepts_entries,
+    check_encrypts,
     check_home,
     check_name,
     check_source,
@@ -89,6 +90,7 @@ class ProducerHandlers:
             config, info = self._partitions.config, self.client.info
             check_source(config, info, source, command.producer_name, metadata)
         check_accepts_entries(self.client, partition)
+        check_encrypts(self.client, partition, command)
         known = self._producers.connected.get(command.producer_id)
         if known is not None:
             await self._connect_again(known, command)
@@ -129,6 +131,7 @@ class ProducerHandlers:
             command.topic_epoch if command.HasField("topic_epoch") else None,
         )
         check_home(self.client, partition)  # it may have changed meanwhile
+        check_encrypts(self.client, partition, command)
         answer = partition.publishing.connect_producer(spec)
         if isinstance(answer, Refusal):
             code = code_of_reason(answer.reason)
@@ -301,7 +304,8 @@ class ProducerHandlers:
         self.fence(producer)
 
     def send_home(self, producer: ConnectedProducer) -> None:
-        """Close a producer after its last receipt: the tenant's home cluster serves it now."""
+        """Close a producer after its last receipt. The answer to its next attempt says where it is
+        served, or why it isn't."""
         self._drop(producer)
         if producer.ready:
             self.client.spawn(self._close_after_receipts(producer))

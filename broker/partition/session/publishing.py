@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from velaray.actors.catalog.policies import ENCRYPTION_REQUIRED
 from velaray.actors.machine import Reason
 from velaray.broker.partition.replicated_publish import read_replicated, replicated_publish
 from velaray.broker.partition.sealing import NotErasable
@@ -19,12 +20,14 @@ from velaray.topology.rpc import RemoteError, reason_of
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Send, send_receipt
 from velaray.wire.errors import CorruptEntryError
+from velaray.wire.messages import is_encrypted
 from velaray.wire.plausible import fault_of
 from velaray.wire.send_runs import SendRun
 from velaray.wire.stamping import labelled
 
 logger = logging.getLogger("velaray")
 
+_MUST_ENCRYPT = f"Messages must be encrypted (policy {ENCRYPTION_REQUIRED} of the namespace)"
 _FINAL = (Reason.NOT_FOUND, Reason.CONFLICT, Reason.NOT_ALLOWED)
 """A coordinator's reasons for refusing an entry that no later attempt changes."""
 
@@ -64,8 +67,11 @@ class PublishHandlers:
         producer = self._producers.connected.get(run.producer_id)
         if producer is None or not producer.ready or producer.held or producer.source is not None:
             return False
-        limit = producer.partition.publishing.policies.max_message_size
+        policies = producer.partition.publishing.policies
+        limit = policies.max_message_size
         if limit and max(map(len, run.entries)) > limit:
+            return False
+        if policies.encryption_required and not all(map(is_encrypted, run.entries)):
             return False
         if run.messages != 1 and not _are_plausible(run):
             return False
@@ -103,7 +109,7 @@ class PublishHandlers:
                 publishing.pending_bytes -= len(entry)
                 if not self._producers.has(producer):
                     continue  # it was closed meanwhile
-                if sealed is not None and not self._is_too_large(producer, entry):
+                if sealed is not None and self._problem(producer, entry) is None:
                     publishing.publish(producer, send, sealed)
                 elif refusal is None:
                     self._publish(producer, send, entry)
@@ -146,16 +152,24 @@ class PublishHandlers:
 
     # -- publishing ----------------------------------------------------------------
 
-    def _is_too_large(self, producer: ConnectedProducer, entry: bytes) -> bool:
-        limit = producer.partition.publishing.policies.max_message_size
-        return bool(limit) and len(entry) > limit
+    def _problem(
+        self, producer: ConnectedProducer, entry: bytes
+    ) -> tuple[pb.ServerError, str] | None:
+        """Return why the topic's policies refuse an entry; None if they accept it."""
+        policies = producer.partition.publishing.policies
+        limit = policies.max_message_size
+        if limit and len(entry) > limit:
+            problem = f"the topic takes messages of at most {limit} bytes, not {len(entry)}"
+            return pb.NotAllowedError, problem
+        if policies.encryption_required and not (producer.may_send_plain or is_encrypted(entry)):
+            return pb.MetadataError, _MUST_ENCRYPT  # Pulsar's code
+        return None
 
     def _publish(self, producer: ConnectedProducer, send: Send, entry: bytes) -> None:
         publishing = producer.partition.publishing
-        limit = publishing.policies.max_message_size
-        if limit and len(entry) > limit:
-            problem = f"the topic takes messages of at most {limit} bytes, not {len(entry)}"
-            self._refuse(producer, send, pb.NotAllowedError, problem)
+        problem = self._problem(producer, entry)
+        if problem is not None:
+            self._refuse(producer, send, *problem)
         elif producer.diverted:
             self._publish_diverted(producer, send, entry)
         else:
