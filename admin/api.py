@@ -27,6 +27,7 @@ from velaray.admin import namespaces as admin_namespaces
 from velaray.admin import offload as admin_offload
 from velaray.admin import openapi as admin_openapi
 from velaray.admin import permissions as admin_permissions
+from velaray.admin import pipelines as admin_pipelines
 from velaray.admin import policies as admin_policies
 from velaray.admin import publishing as admin_publishing
 from velaray.admin import pulls as admin_pulls
@@ -80,6 +81,7 @@ _MODULES = (
     admin_topic_reads,
     admin_publishing,
     admin_dead_letters,
+    admin_pipelines,
     admin_compaction,
     admin_offload,
     admin_subscriptions,

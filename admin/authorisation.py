@@ -180,6 +180,7 @@ _ROWS: Mapping[Right, tuple[str, ...]] = {
         f"GET {_TOPIC}/internalStats",
         f"GET {_TOPIC}/partitioned-internalStats",
         f"GET {_TOPIC}/internal-info",
+        f"GET {_TOPIC}/marks",
         f"GET {_SCHEMAS}/schema",
         f"GET {_SCHEMAS}/schema/{{version}}",
         f"GET {_SCHEMAS}/schemas",
@@ -205,6 +206,7 @@ _ROWS: Mapping[Right, tuple[str, ...]] = {
             for path in ("clearBacklog", "unsubscribe")
         ),
         *(f"{method} {_SUBSCRIPTION}" for method in ("PUT", "DELETE")),
+        f"DELETE {_TOPIC}/marks/{{subscription}}",
         f"GET {_SUBSCRIPTION}/describe",
         f"GET {_SUBSCRIPTION}/why/{{message}}",
         *(f"{method} {_SUBSCRIPTION}/undo" for method in ("GET", "POST")),

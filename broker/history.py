@@ -6,6 +6,7 @@ which it was written, up to the first record with a later time.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Generic, NamedTuple
@@ -15,7 +16,13 @@ from velaray.actors.partition.ledger_table import LedgerTable
 from velaray.actors.subscription.cursor import mask_to_words
 from velaray.actors.subscription.machine import SubscriptionMachine, SubscriptionState
 from velaray.events.codec import decode
-from velaray.events.events_pb2 import EntryAppended
+from velaray.events.events_pb2 import (
+    ConsumerAttached,
+    ConsumerDetached,
+    EntriesAcked,
+    EntryAppended,
+    MarkDeleted,
+)
 from velaray.events.ids import EARLIEST, LATEST, ActorKey, ActorKind, Position, TopicName
 from velaray.journal.errors import JournalError, NotStored
 from velaray.journal.manifest import LedgerInfo
@@ -23,6 +30,9 @@ from velaray.journal.replay import checkpoint_of, load_manifest, replay
 from velaray.journal.store import LedgerStore
 
 _ENDLESS = 1 << 62
+_LOOKED_BACK = 8
+"""The number of a journal's ledgers that are searched for the last consumer."""
+_EVENTS_AT_ONCE = 1000
 
 
 class NoHistory(JournalError):
@@ -165,6 +175,36 @@ async def published_at(store: LedgerStore, key: ActorKey, position: Position) ->
             if record.position is not None and record.position > position:
                 break
     raise NoHistory(f"{key.topic_name} holds no entry {position.ledger_id}:{position.entry_id}")
+
+
+async def last_active_ms(store: LedgerStore, key: ActorKey) -> int | None:
+    """When a consumer of a subscription was last connected or acknowledged something, as far as the
+    newest ledgers of its journal tell; None if they don't.
+
+    Raises `CorruptJournal`.
+    """
+    text = key.text()
+    try:
+        ledgers = (await load_manifest(store, text)).ledgers
+    except NotStored:
+        return None
+    end = _ENDLESS
+    for info in reversed(ledgers[-_LOOKED_BACK:]):
+        found = None
+        async for record in replay(store, text, info.ledger_id):
+            if record.sequence >= end:
+                break
+            event = decode(bytes(record.event))
+            if isinstance(event, ConsumerAttached | ConsumerDetached):
+                found = event.at_ms
+            elif isinstance(event, EntriesAcked | MarkDeleted) and event.consumer:
+                found = record.at_ms
+            if record.sequence % _EVENTS_AT_ONCE == 0:
+                await asyncio.sleep(0)  # let other tasks of the loop run
+        if found is not None:
+            return found
+        end = info.first_sequence
+    return None
 
 
 async def entry_at(store: LedgerStore, key: ActorKey, position: Position) -> Position:

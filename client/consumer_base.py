@@ -65,6 +65,7 @@ def subscription_of(options: ConsumerOptions[Any]) -> Subscription:
         replicated=options.replicate_subscription_state_enabled,
         key_reader=options.crypto_key_reader,
         crypto_failure_action=options.crypto_failure_action,
+        subscription_properties=options.subscription_properties,
     )
 
 

@@ -327,6 +327,7 @@ class ConsumerOptions(Options, Generic[T]):
         listener are logged, and the message stays unacknowledged. The asyncio client calls it on
         the event loop and awaits its result if that is awaitable.
     interceptors: `ConsumerInterceptor` objects, called in this order.
+    subscription_properties: properties of the subscription, if it is created.
     """
 
     unsupported = {  # noqa: RUF012
@@ -366,6 +367,7 @@ class ConsumerOptions(Options, Generic[T]):
     negative_ack_redelivery_backoff: RedeliveryBackoff | None = None
     ack_timeout_redelivery_backoff: RedeliveryBackoff | None = None
     interceptors: Sequence[ConsumerInterceptor] | None = None
+    subscription_properties: Mapping[str, str] | None = None
 
     def validate(self) -> None:
         """Check types, ranges and combinations."""
@@ -383,6 +385,7 @@ class ConsumerOptions(Options, Generic[T]):
         if self.unacked_messages_timeout_ms:
             self._at_least(MIN_ACK_TIMEOUT_MS, "unacked_messages_timeout_ms")
         self._check_properties(self.properties)
+        self._check_properties(self.subscription_properties)
         if not self.pattern_auto_discovery_period > 0:
             raise InvalidConfiguration("pattern_auto_discovery_period must be positive")
         if self.key_shared_policy and self.consumer_type != ConsumerType.KeyShared:

@@ -41,6 +41,7 @@ class Subscription:
     replicated: bool = False
     key_reader: EncryptionKeyReader | None = None
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
+    subscription_properties: Mapping[str, str] | None = None
 
     @property
     def durable(self) -> bool:
@@ -71,6 +72,8 @@ class Subscription:
             subscribe.consumer_name = self.consumer_name
         for key, value in (self.properties or {}).items():
             subscribe.metadata.add(key=key, value=value)
+        for key, value in (self.subscription_properties or {}).items():
+            subscribe.subscription_properties.add(key=key, value=value)
         if self.key_shared is not None:
             policy, meta = self.key_shared, subscribe.keySharedMeta
             meta.keySharedMode = int(policy.key_shared_mode)  # type: ignore[assignment]

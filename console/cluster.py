@@ -1,4 +1,4 @@
-"""The cluster: other clusters, replication and migrations; hosts; pipelines; settings."""
+"""The cluster: other clusters, replication and migrations; hosts; settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from velaray.console.attention import actor_name, replicators
 from velaray.console.pages import Outcome, change, page
 from velaray.console.parts import part
 from velaray.console.survey import Survey
-from velaray.console.topics import is_users
 from velaray.console.visit import Visit, link
 
 MOST_ROWS = 100
@@ -121,57 +120,6 @@ async def move(visit: Visit) -> Outcome:
     return Outcome(link("hosts"), f"{topic} is in {host} now")
 
 
-# -- pipelines -------------------------------------------------------------------------
-
-
-class Reader(NamedTuple):
-    """A subscription, as the state of a pipeline: what it has still to read, and who reads."""
-
-    topic: str
-    name: str
-    backlog: float
-    consumers: float
-    pending: float
-
-
-def readers(survey: Survey) -> list[Reader]:
-    """The subscriptions of running topics, those without readers first."""
-    found = [
-        Reader(
-            topic,
-            name,
-            values.get("pulsar_subscription_back_log", 0),
-            values.get("pulsar_subscription_consumers_count", 0),
-            values.get("velaray_subscription_pending_entries", 0),
-        )
-        for (topic, name), values in survey.subscriptions.items()
-        if is_users(topic)
-    ]
-    return sorted(found, key=lambda each: (each.consumers > 0, -each.backlog))
-
-
-async def show_pipelines(visit: Visit) -> web.Response:
-    """The subscriptions that transforms and Spark queries read by, with lag and abandoned ones."""
-    survey = await part(visit.surveys.survey(visit.token, visit.admin))
-    found = readers(survey.value) if survey.value is not None else []
-    wanted = visit.text("q").lower()
-    rows = [each for each in found if wanted in f"{each.topic} {each.name}".lower()]
-    return visit.render(
-        "pipelines.html",
-        survey=survey,
-        rows=rows[:MOST_ROWS],
-        total=len(rows),
-        q=visit.text("q"),
-    )
-
-
-async def release(visit: Visit) -> Outcome:
-    """Delete the subscription of a query that isn't needed any more."""
-    topic, name = visit.needed("topic"), visit.needed("name")
-    await visit.admin.subscriptions.delete(topic, name)
-    return Outcome(link("pipelines"), f"{name} of {topic} is released")
-
-
 # -- settings --------------------------------------------------------------------------
 
 
@@ -191,7 +139,5 @@ ROUTES = (
     ("GET", "/console/hosts", page(show_hosts)),
     ("POST", "/console/hosts/change", change(change_host)),
     ("POST", "/console/hosts/move", change(move)),
-    ("GET", "/console/pipelines", page(show_pipelines)),
-    ("POST", "/console/pipelines/release", change(release)),
     ("GET", "/console/settings", page(show_settings)),
 )

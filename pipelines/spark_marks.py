@@ -9,6 +9,7 @@ from typing import TypeVar
 from velaray import Consumer, ConsumerType, InitialPosition, MessageId
 from velaray.client.exceptions import TopicNotFound
 from velaray.client.read_bounds import Span, SpanLimits
+from velaray.client.retention_marks import RETENTION_MARK, SPARK
 from velaray.pipelines.spark_offsets import Progress
 from velaray.pipelines.spark_positions import Place, Start, number_of
 from velaray.pipelines.spark_reading import Origin
@@ -71,6 +72,7 @@ class Marks:
             ConsumerType.Failover,
             receiver_queue_size=0,
             initial_position=InitialPosition.Earliest,
+            subscription_properties={RETENTION_MARK: SPARK},
         )
 
     def look(

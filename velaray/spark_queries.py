@@ -1,7 +1,8 @@
 """Subscriptions and commit sequences that a Spark query keeps in the service, and their deletion.
 
 The source of a query has a durable subscription on every partition that it reads, the *retention
-mark*. Its sink has a commit sequence. The query's checkpoint identifies both.
+mark* (`velaray.client.retention_marks`). Its sink has a commit sequence. The query's checkpoint
+identifies both.
 """
 
 from __future__ import annotations

@@ -56,6 +56,20 @@ class Ref(TypedDict):
     start_offset: int
 
 
+class Mark(TypedDict):
+    """A retention mark: its ``readers`` are connected consumers, ``last_left_ms`` is when the last
+    one left, if this activation of the subscription had one; it holds ``entries`` of ``bytes``, the
+    oldest of them for ``oldest_ms``."""
+
+    subscription: str
+    incarnation: int
+    readers: int
+    last_left_ms: int | None
+    entries: int
+    bytes: int
+    oldest_ms: int
+
+
 class OpenTransactions(TypedDict):
     """The number of open transactions and of hidden entries, the last position that consumers may
     read, and when the last recovery began and ended."""
@@ -258,6 +272,10 @@ class Subscriptions(Request[list[str]]):
 
 class SubscriptionProperties(Request[dict[str, dict[str, str]]]):
     """The properties of the durable subscriptions, by name; no subscription is activated."""
+
+
+class Marks(Request[list[Mark]]):
+    """The durable subscriptions that are retention marks."""
 
 
 class Subscription(Request[Ref]):

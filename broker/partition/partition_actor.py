@@ -26,6 +26,7 @@ from velaray.broker.journaled_actor import JournaledActor, WasDeleted
 from velaray.broker.partition import (
     dead_letters,
     forgetting,
+    marks,
     partition_admin,
     partition_reads,
     partition_stats,
@@ -75,6 +76,7 @@ HANDLERS: dict[type[Message], Callable[[PartitionActor, Any], Awaitable[Any]]] =
     **partition_reads.HANDLERS,
     **subscription_admin.HANDLERS,
     **forgetting.HANDLERS,
+    **marks.HANDLERS,
     **transaction_view.HANDLERS,
     m.DescribeSubscription: subscription_view.describe_subscription,
     m.Append: dead_letters.append,

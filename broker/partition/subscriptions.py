@@ -153,9 +153,14 @@ class Subscriptions:
 
         Raises `RemoteError` (NOT_FOUND) if there is no such subscription.
         """
-        value = "true" if replicated else None
-        command = SetProperty(name, REPLICATED_SUBSCRIPTION, value)
-        reply = await self._partition.runtime.ask(command)
+        await self.set_property(name, REPLICATED_SUBSCRIPTION, "true" if replicated else None)
+
+    async def set_property(self, name: str, key: str, value: str | None) -> None:
+        """Set a property of a subscription durably, or remove it (None).
+
+        Raises `RemoteError` (NOT_FOUND) if there is no such subscription.
+        """
+        reply = await self._partition.runtime.ask(SetProperty(name, key, value))
         if isinstance(reply, Refusal):
             raise RemoteError(reply.reason, reply.message)
 

@@ -18,6 +18,7 @@ from velaray.client.admin.ledgers import Ledgers
 from velaray.client.admin.migrations import FailOvers, Migrations, Pulls
 from velaray.client.admin.namespaces import Namespaces, Policies
 from velaray.client.admin.permissions import Permissions
+from velaray.client.admin.pipelines import Pipelines
 from velaray.client.admin.schemas import Schemas
 from velaray.client.admin.subscriptions import Subscriptions
 from velaray.client.admin.tenants import Tenants
@@ -72,6 +73,7 @@ class AdminCalls(Generic[ModeT]):
         self.topics = Topics(connection, mode)
         self.subscriptions = Subscriptions(connection, mode)
         self.dead_letters = DeadLetters(connection, mode)
+        self.pipelines = Pipelines(connection, mode)
         self.schemas = Schemas(connection, mode)
         self.transactions = Transactions(connection, mode)
         self.ledgers = Ledgers(connection, mode)

@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from velaray import Client, ConsumerType
 from velaray.client.admin import Admin
+from velaray.client.retention_marks import RETENTION_MARK, SPARK
 from velaray.client.schema import AvroSchema, Record, String
 from velaray.client.schema.record import Integer
 from velaray.topology.config import AuditSettings
@@ -38,6 +39,9 @@ def scene(data: Path) -> Iterator[LocalCluster]:
         admin.topics.create("clicks", partitions=4)
         admin.subscriptions.create("orders", "billing")
         admin.subscriptions.create("orders", "shipping")
+        admin.topics.create("orders-billing-DLQ")
+        admin.subscriptions.create("orders-billing-DLQ", "repair")
+        admin.subscriptions.create("clicks", "report", properties={RETENTION_MARK: SPARK})
         orders = client.create_producer("orders", schema=AvroSchema(Order), producer_name="shop")
         for number in range(40):
             value = Order(item=["bolts", "nuts", "washers"][number % 3], count=number)
@@ -73,6 +77,8 @@ def pages(cluster: LocalCluster) -> dict[str, str]:
     actor = next(each for each in admin.actors() if each.startswith(key) and "shipping" in each)
     first = admin.topics.internal_stats("orders")["ledgers"][0]["ledgerId"]
     event = max(admin.actors.state(actor)["lastEvent"] - 3, 0)
+    (letter,) = admin.dead_letters("orders-billing-DLQ")
+    in_dead_letters = {"topic": letter["topic"], "id": letter["id"]}
     of_shipping = f"topic={ORDERS}&name=shipping"
     return {
         "attention": "/",
@@ -90,10 +96,12 @@ def pages(cluster: LocalCluster) -> dict[str, str]:
         "time": "/console/time",
         "moment": f"/console/time?actor={quote(actor, safe='')}&event={event}",
         "dead-letters": "/console/dead-letters",
+        "forget-letter": f"/console/dead-letters/forget-letter?{urlencode(in_dead_letters)}",
         "transactions": "/console/transactions",
         "transaction": f"/console/transaction?id={transaction['txnId']}",
         "schemas": f"/console/schemas?topic={ORDERS}",
         "pipelines": "/console/pipelines",
+        "release": "/console/pipelines/release?topic=clicks&name=report",
         "clusters": "/console/clusters",
         "hosts": "/console/hosts",
         "audit": "/console/audit",

@@ -14,7 +14,9 @@ from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from velaray import Client
 from velaray.client.admin import Admin
+from velaray.client.retention_marks import RETENTION_MARK, SPARK
 from velaray.console import audit as console_audit
+from velaray.console import pipelines as console_pipelines
 from velaray.console.schemas import difference
 from velaray.console.transactions import id_of
 from velaray.console.visit import FormError
@@ -137,17 +139,30 @@ def test_versions_of_a_schema_are_compared_and_checked(visitor: Visitor, admin: 
     assert bad.status == 422
 
 
-def test_pipelines_are_listed_and_released(
-    cluster: LocalCluster, visitor: Visitor, admin: Admin
+def test_marks_are_listed_and_released_after_a_question(
+    cluster: LocalCluster, visitor: Visitor, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(console_pipelines, "MARKS_FRESH_S", 0.0)
     admin.topics.create("flow")
-    admin.subscriptions.create("flow", "query-mark")
+    admin.subscriptions.create("flow", "plain")
+    admin.subscriptions.create("flow", "query", properties={RETENTION_MARK: SPARK})
     with Client(cluster.service_url) as client:
         client.create_producer("flow").send(b"x")
-    wait_until(lambda: "perhaps abandoned" in visitor.get("/console/pipelines?q=mark").text)
-    told = visitor.post("/console/pipelines/release", {"topic": "flow", "name": "query-mark"})
+    page = "/console/pipelines"
+    wait_until(lambda: "query public/default/flow not read" in visitor.get(page).text)
+    shown = visitor.get(page)
+    assert "plain public/default/flow 1 0 0 no reader" in shown.text
+    assert "name=plain" not in "".join(re.findall('/console/pipelines/release[^"]*', shown.html))
+    (path,) = re.findall('href="(/console/pipelines/release[^"]*name=query)"', shown.html)
+    question = visitor.get(unescape(path))
+    assert "Release the mark query of public/default/flow?" in question.text
+    assert admin.subscriptions("flow") == ["plain", "query"]
+    told = visitor.post(f"{page}/release", {"topic": "flow", "name": "query"})
     assert "is released" in told.text
-    assert admin.subscriptions("flow") == []
+    assert admin.subscriptions("flow") == ["plain"]
+    refused = visitor.post(f"{page}/release", {"topic": "flow", "name": "plain"})
+    assert "isn't a retention mark" in refused.text
+    assert visitor.get(unescape(path)).status == 404
 
 
 def test_clusters_and_settings_are_shown(cluster: LocalCluster, visitor: Visitor) -> None:

@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 import velaray
+from tests.spark.driving import Driver
 from tests.support.waiting import wait_until
 from velaray.cli.app import main
 from velaray.pipelines import release
@@ -80,7 +81,7 @@ def test_a_running_query_is_not_released(writing, admin, client, topic, tmp_path
 
 def test_the_command_releases_a_query(done, cluster, admin, topic, tmp_path):
     where = ["--service-url", cluster.service_url]
-    command = ["pipelines", "release", "--checkpoint", str(done), *where]
+    command = ["pipelines", "release", "--checkpoint", str(done), "--yes", *where]
     result = CliRunner().invoke(main, command)
     assert (result.exit_code, result.output) == (
         0,
@@ -88,7 +89,27 @@ def test_the_command_releases_a_query(done, cluster, admin, topic, tmp_path):
     )
     assert marks(admin, topic) == set()
     result = CliRunner().invoke(
-        main, ["pipelines", "release", "--checkpoint", str(tmp_path), *where]
+        main, ["pipelines", "release", "--checkpoint", str(tmp_path), "--yes", *where]
     )
     assert result.exit_code == 1 and "isn't a checkpoint" in result.output
-    assert CliRunner().invoke(main, ["pipelines", "release", *where]).exit_code == 2
+    nothing = CliRunner().invoke(main, ["pipelines", "release", "--yes", *where])
+    assert nothing.exit_code == 2 and "give --checkpoint" in nothing.output
+    unsure = CliRunner().invoke(main, command[:4] + where)
+    assert unsure.exit_code == 2 and "give --yes" in unsure.output
+
+
+def test_the_marks_of_a_query_that_stopped_are_listed(cluster, client, admin, topic):
+    with client.create_producer(topic) as producer:
+        producer.send(b"read")
+        driver = Driver(service_url=cluster.service_url, topic=topic, subscription="mine")
+        assert driver.run() == [b"read"]
+        wait_until_left(admin, topic)
+        producer.send(b"unread")
+    (mark,) = admin.pipelines.marks(topic)
+    assert (mark["subscription"], mark["abandoned"]) == ("mine", False)
+    result = CliRunner().invoke(
+        main, ["pipelines", "marks", topic, "--idle", "0", "--admin-url", cluster.admin_url]
+    )
+    assert result.exit_code == 0 and "mine" in result.output and "abandoned" in result.output
+    admin.pipelines.release(topic, "mine")
+    assert admin.subscriptions(topic) == []

@@ -1,13 +1,17 @@
-"""``velaray pipelines``: leftovers of Spark queries."""
+"""``velaray pipelines``: what Spark queries keep in the service, and its release."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from velaray.cli.common import Group, Output, with_service
+from velaray.cli.common import Group, Output, with_admin, with_service
+from velaray.cli.confirmation import destroys
+from velaray.cli.history import time_text
+from velaray.client.admin import Admin
+from velaray.client.admin.pipelines import ABANDONED_S
 
 if TYPE_CHECKING:
     from velaray.sync.client import Client
@@ -16,6 +20,72 @@ if TYPE_CHECKING:
 @click.group(cls=Group)
 def pipelines() -> None:
     """Maintain pipelines on Spark."""
+
+
+_COLUMNS = {
+    "topic": "TOPIC",
+    "subscription": "SUBSCRIPTION",
+    "state": "STATE",
+    "since": "WITHOUT A DRIVER SINCE",
+    "entries": "ENTRIES",
+    "bytes": "BYTES",
+    "oldest": "OLDEST S",
+}
+
+
+@pipelines.command()
+@click.argument("topics", nargs=-1)
+@click.option(
+    "--namespace",
+    default="public/default",
+    show_default=True,
+    help="Without TOPICS: all topics of this namespace.",
+)
+@click.option(
+    "--idle",
+    type=click.IntRange(min=0),
+    default=ABANDONED_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="A mark that holds messages is abandoned after this time without a driver.",
+)
+@click.option("--abandoned", is_flag=True, help="Only abandoned marks.")
+@with_admin
+def marks(
+    show: Output,
+    admin: Admin,
+    topics: tuple[str, ...],
+    namespace: str,
+    idle: int,
+    abandoned: bool,
+) -> None:
+    """List the retention marks of Spark queries on TOPICS, and what each holds.
+
+    A mark is a subscription that keeps what a query may read. It stays when the query ends;
+    `velaray pipelines release` deletes it. All topics are started.
+
+    \b
+    Examples:
+      velaray pipelines marks
+      velaray pipelines marks orders --abandoned --idle 86400
+    """
+    named = topics or tuple(admin.topics(namespace))
+    found = [mark for topic in named for mark in admin.pipelines.marks(topic, idle)]
+    found = [mark for mark in found if mark["abandoned"] or not abandoned]
+    if show.as_json:
+        show.value(found)
+        return
+    show.rows(_COLUMNS, [{**mark, **_told(mark)} for mark in found])
+
+
+def _told(mark: dict[str, Any]) -> dict[str, Any]:
+    state = "is read" if mark["connected"] else "not read"
+    active_ms = mark["lastActiveMs"]
+    return {
+        "state": "abandoned" if mark["abandoned"] else state,
+        "since": None if active_ms is None else time_text(active_ms),
+        "oldest": round(mark["oldestSeconds"]),
+    }
 
 
 @pipelines.command()
@@ -34,6 +104,7 @@ def pipelines() -> None:
 @click.option(
     "--topic", "topics", multiple=True, help="With --subscription: a topic that it reads."
 )
+@destroys("delete the retention marks of a query: messages that only they hold can be trimmed then")
 @with_service
 def release(
     show: Output,
@@ -50,7 +121,7 @@ def release(
 
     \b
     Example:
-      velaray pipelines release --checkpoint checkpoints/orders --sink totals
+      velaray pipelines release --checkpoint checkpoints/orders --sink totals --yes
     """
     from velaray.spark_queries import release as let_go
 

@@ -24,6 +24,7 @@ from velaray.broker.partition.session.requests import CONSUMER_CLOSED, Attempts
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.schema_registry.schema_session import schema_of
 from velaray.broker.wire_errors import RETRIABLE
+from velaray.client.retention_marks import RETENTION_MARK
 from velaray.events.ids import MessageId
 from velaray.events.ids_pb2 import MessageIdData
 from velaray.schemas import SchemaType
@@ -262,8 +263,12 @@ async def _open_durable(
     channel = await partition.subscriptions.durable_channel(
         command.subscription, start, properties, compacted=command.read_compacted
     )
-    if command.replicate_subscription_state:  # the subscription may have existed without it
+    # The subscription may have existed without these.
+    if command.replicate_subscription_state:
         await partition.subscriptions.set_replicated(command.subscription, replicated=True)
+    if RETENTION_MARK in properties:
+        kind = properties[RETENTION_MARK]
+        await partition.subscriptions.set_property(command.subscription, RETENTION_MARK, kind)
     return channel
 
 

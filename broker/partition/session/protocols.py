@@ -140,6 +140,10 @@ class SubscriptionTable(Protocol):
         """
         ...
 
+    async def set_property(self, name: str, key: str, value: str | None) -> None:
+        """Set a property of a durable subscription, durably, or remove it (None)."""
+        ...
+
     async def set_replicated(self, name: str, *, replicated: bool) -> None:
         """Set whether a durable subscription's progress goes to other clusters, durably."""
         ...
