@@ -131,7 +131,8 @@ def _offsets(np: Any, array: Any) -> Any:
 
 def _bytes_of(np: Any, array: Any) -> memoryview:
     offsets = _offsets(np, array)
-    return memoryview(array.buffers()[2])[int(offsets[0]) : int(offsets[-1])]
+    # Arrow's own view has signed bytes, which ciphers don't take.
+    return memoryview(array.buffers()[2]).cast("B")[int(offsets[0]) : int(offsets[-1])]
 
 
 def _pack_equal(np: Any, values: Any, size: int) -> bytes | memoryview:

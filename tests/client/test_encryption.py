@@ -267,6 +267,18 @@ def test_many_values_are_encrypted_for_several_keys(client, topic, keys):
     assert reader.asked == [("wrong", {"version": "wrong"}), ("right", {"version": "right"})]
 
 
+@pytest.mark.parametrize("with_keys", [True, False])
+def test_arrays_of_arrow_are_encrypted(client, topic, keys, with_keys):
+    pa = pytest.importorskip("pyarrow", reason="pyarrow isn't installed")
+    reader = velaray.CryptoKeyReader(*keys["right"])
+    values = [b"x" * (number % 7) for number in range(100)]
+    producer = client.create_producer(topic, encryption_key="right", crypto_key_reader=reader)
+    named = pa.array([f"k{number}" for number in range(100)]) if with_keys else None
+    producer.send_many(pa.array(values, pa.binary()), named)
+    consumer = subscribe(velaray, client, topic, crypto_key_reader=reader)
+    assert [consumer.receive(WAIT).data() for _ in values] == values
+
+
 def test_asyncio_producers_and_readers_encrypt(cluster, topic, keys):
     async def exchange():
         async with velaray.aio.Client(cluster.service_url) as client:
