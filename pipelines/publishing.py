@@ -13,26 +13,33 @@ from velaray.client.exceptions import InvalidMessage, VelarayError
 
 if TYPE_CHECKING:
     from velaray import Producer, Transaction
+    from velaray.pipelines.public_keys import PublicKeys
     from velaray.pipelines.spark_client import RpcConnection
 
 logger = logging.getLogger("velaray")
 
 
 def send_rows(
-    link: RpcConnection, topic: str | None, batch: pa.RecordBatch, txn: Transaction
+    link: RpcConnection,
+    topic: str | None,
+    keys: PublicKeys | None,
+    batch: pa.RecordBatch,
+    txn: Transaction,
 ) -> None:
-    """Send the rows to ``topic``, or to the topics in their column ``topic``.
+    """Send the rows to ``topic``, or to the topics in their column ``topic``, encrypted for
+    ``keys`` if these are given.
 
     The columns are those of the sink. Raises `InvalidMessage` for a row without a topic.
     """
     if topic is not None:
-        _send_to(link.producer(topic), batch, txn)
+        _send_to(link.producer(topic, keys), batch, txn)
         return
     topics = batch.column("topic")
     for name in topics.unique():
         if not name.as_py():
             raise InvalidMessage('a row has no topic: column "topic" is null or empty')
-        _send_to(link.producer(name.as_py()), batch.filter(pc.equal(topics, name)), txn)
+        rows = batch.filter(pc.equal(topics, name))
+        _send_to(link.producer(name.as_py(), keys), rows, txn)
 
 
 def _column(batch: pa.RecordBatch, name: str) -> Any:

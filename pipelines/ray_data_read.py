@@ -20,6 +20,7 @@ except ImportError as error:
 
 from velaray import Client
 from velaray.client.exceptions import InvalidConfiguration
+from velaray.client.tls import TlsOptions
 from velaray.pipelines import ledgers, service_parts
 from velaray.pipelines.ledgers import LedgerPart
 from velaray.pipelines.rows import columns_named, record_batch
@@ -48,6 +49,9 @@ def read_topic(
     parallelism: int | None = None,
     private_key_file: str | None = None,
     encryption_keys: str | None = None,
+    token: str | None = None,
+    token_file: str | None = None,
+    tls: TlsOptions | None = None,
 ) -> ray.data.Dataset:
     """Read the messages of one topic or several as a dataset of Arrow blocks.
 
@@ -58,9 +62,11 @@ def read_topic(
     ``on_undecodable`` are those of Spark's batch source. ``private_key_file``: a path, on every
     node, of the RSA key (PEM) that decrypts encrypted messages. ``encryption_keys``: a directory,
     on every node, of the keys of ledgers that the cluster encrypts; by default
-    ``VELARAY_ENCRYPTION_KEYS`` names it. There is a read task for each 64 MiB, and at most
-    ``parallelism`` tasks if that is given. Files are divided into ``parallelism`` tasks if they are
-    large enough.
+    ``VELARAY_ENCRYPTION_KEYS`` names it. ``token`` is a JSON web token, or ``token_file`` a path of
+    one, on every node, if the service requires it. ``tls``: what is trusted, and the certificate
+    that is presented, for a ``service_url`` of TLS; its files are on every node. There is a read
+    task for each 64 MiB, and at most ``parallelism`` tasks if that is given. Files are divided into
+    ``parallelism`` tasks if they are large enough.
 
     Raises `InvalidConfiguration`, `TopicNotFound`, `MissingKey`, and the service's errors.
     """
@@ -76,13 +82,15 @@ def read_topic(
     typed = None
     parts: Sequence[Part]
     if data_dir is not None and service_url is None:
+        if (token, token_file, tls) != (None, None, None):
+            raise InvalidConfiguration("token, token_file and tls need service_url")
         parts = _ledger_parts(data_dir, names, *bounds, parallelism, encryption_keys)
         if is_typed:
             typed = typed_by_files(data_dir, names, lenient, encryption_keys)
     elif service_url is not None and data_dir is None:
         if encryption_keys is not None:
             raise InvalidConfiguration("encryption_keys needs data_dir: the service decrypts")
-        service = Service(service_url)
+        service = Service(service_url, token, token_file, tls)
         parts = service_parts.plan(service, partial(_partitions, names), *bounds)
         if is_typed:
             typed = typed_by_service(service, lambda _: names, lenient)

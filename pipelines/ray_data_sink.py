@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from secrets import token_hex
 from typing import Any
 
@@ -19,9 +19,11 @@ except ImportError as error:
     ) from error
 
 from velaray.client.exceptions import InvalidConfiguration, VelarayError
+from velaray.client.tls import TlsOptions
 from velaray.events.ids import TransactionId
+from velaray.pipelines.public_keys import PublicKeys
 from velaray.pipelines.publishing import give_up, send_rows
-from velaray.pipelines.spark_client import link_to
+from velaray.pipelines.spark_client import Service, link_to
 
 logger = logging.getLogger("velaray")
 
@@ -40,6 +42,10 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 def _is_properties(kind: pa.DataType) -> bool:
     return pa.types.is_map(kind) and _is_text(kind.key_type) and _is_text(kind.item_type)
+
+
+def _several(given: str | Sequence[str] | None) -> list[str]:
+    return [given] if isinstance(given, str) else list(given or ())
 
 
 _COLUMNS = {
@@ -68,14 +74,25 @@ class TopicSink(Datasink[TransactionId | None]):
         service_url: str,
         run_key: str | None = None,
         transaction_timeout: float = TIMEOUT_S,
+        token: str | None = None,
+        token_file: str | None = None,
+        tls: TlsOptions | None = None,
+        encryption_key: str | Sequence[str] | None = None,
+        public_key_file: str | Sequence[str] | None = None,
     ) -> None:
         """Without a ``topic`` the column ``topic`` contains the target of each row.
 
         ``transaction_timeout`` is in seconds, and must be longer than the whole write. It aborts
-        the open transactions of a failed write, unless the run is written again before.
+        the open transactions of a failed write, unless the run is written again before. ``token``,
+        ``token_file`` and ``tls`` are those of `read_topic`. With ``encryption_key``, the name of a
+        key or several names, messages are encrypted: ``public_key_file`` has the path, on every
+        node, of the RSA key (PEM) of each name, in the same order.
+
+        Raises `InvalidConfiguration`.
         """
         self._topic = topic
-        self._service_url = service_url
+        self._service = Service(service_url, token, token_file, tls)
+        self._keys = PublicKeys.of(_several(encryption_key), _several(public_key_file))
         self._run_key = run_key
         self._commit_sequence = f"ray/run/{run_key or token_hex(8)}"
         self._timeout = transaction_timeout
@@ -106,7 +123,7 @@ class TopicSink(Datasink[TransactionId | None]):
         The transaction is complete and open on return. Returns None if there are no rows, or the
         run was committed before.
         """
-        with link_to(self._service_url) as link:
+        with link_to(self._service) as link:
             commits = link.client.commit_sequence(self._commit_sequence)
             if commits.last >= _NUMBER:
                 return None
@@ -118,7 +135,7 @@ class TopicSink(Datasink[TransactionId | None]):
                         continue
                     txn = txn or commits.begin(self._timeout, _NUMBER)
                     for batch in table.to_batches():
-                        send_rows(link, self._topic, batch, txn)
+                        send_rows(link, self._topic, self._keys, batch, txn)
                 found = None if txn is None else txn.prepare()
                 prepared = True
                 return found
@@ -138,7 +155,7 @@ class TopicSink(Datasink[TransactionId | None]):
     def on_write_complete(self, write_result: WriteResult[TransactionId | None]) -> None:
         """Commit the run. Raises the service's error; nothing is committed then."""
         found = [TransactionId(*each) for each in write_result.write_returns if each is not None]
-        with link_to(self._service_url) as link:
+        with link_to(self._service) as link:
             commits = link.client.commit_sequence(self._commit_sequence)
             if found:
                 commits.commit(_NUMBER, found)
@@ -150,7 +167,7 @@ class TopicSink(Datasink[TransactionId | None]):
         if self._run_key is not None:
             return
         try:
-            with link_to(self._service_url) as link:
+            with link_to(self._service) as link:
                 link.client.commit_sequence(self._commit_sequence).forget()
         except VelarayError as failed:
             # The first error is the one to raise; the service aborts the transaction after its

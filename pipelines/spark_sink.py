@@ -27,11 +27,13 @@ from pyspark.sql.types import (
 
 from velaray.client.exceptions import InvalidConfiguration
 from velaray.events.ids import TransactionId
+from velaray.pipelines import public_keys
+from velaray.pipelines.public_keys import PublicKeys, listed
 from velaray.pipelines.publishing import give_up, send_rows
 from velaray.pipelines.spark_client import CONNECTION, Service, link_to
 from velaray.pipelines.spark_options import Options
 
-OPTIONS = CONNECTION | frozenset({"topic", "name", "transaction_timeout"})
+OPTIONS = CONNECTION | public_keys.OPTIONS | {"topic", "name", "transaction_timeout"}
 TIMEOUT_S = 600.0
 """Default timeout of a task's transaction, in seconds."""
 
@@ -60,6 +62,7 @@ class Target:
     topic: str | None
     label: str | None
     timeout: float
+    keys: PublicKeys | None = None
 
     @staticmethod
     def of(options: Options) -> Target:
@@ -69,6 +72,9 @@ class Target:
             options.text("topic"),
             options.text("name"),
             options.seconds("transaction_timeout", TIMEOUT_S),
+            PublicKeys.of(
+                listed(options.text("encryption_key")), listed(options.text("public_key_file"))
+            ),
         )
 
     def check(self, schema: StructType) -> Target:
@@ -99,7 +105,7 @@ class Target:
                 deque(rows, 0)  # read all rows, so that stateful operators keep their state
                 return Prepared(commit_sequence, None)
             txn = prepared = None
-            send = partial(send_rows, link, self.topic)
+            send = partial(send_rows, link, self.topic, self.keys)
             try:
                 # Spark's next rows are fetched while the last ones are being sent.
                 with ThreadPoolExecutor(1) as sender:
