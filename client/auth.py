@@ -10,13 +10,19 @@ from velaray.client.tls import Security, TlsOptions
 
 
 class Authentication:
-    """Base of the credential classes. Use `AuthenticationToken` or `AuthenticationTLS`."""
+    """Base of the credential classes. Use `AuthenticationToken`, `AuthenticationOauth2` or
+    `AuthenticationTLS`."""
 
     method = "none"
 
     def data(self) -> bytes:
-        """The data to send in the connect command; called for every new connection."""
+        """The data to send in the connect command."""
         return b""
+
+    async def fetch(self, former: bytes = b"") -> bytes:
+        """As `data`; called for every new connection, and whenever the service asks for fresh
+        credentials in place of ``former``."""
+        return self.data()
 
     def secured(self, tls: TlsOptions) -> Security:
         """How a client with these credentials connects by TLS; ``tls`` are its options."""

@@ -88,6 +88,8 @@ class Connection:
         self.producers: dict[int, ProducerHandler] = {}
         self.consumers: dict[int, ConsumerHandler] = {}
         self._authentication = authentication
+        self._auth_data = b""
+        self._answering: asyncio.Task[None] | None = None
         self._proxy_to = proxy_to
         self._client_version = client_version or _client_version()
         self._loop = asyncio.get_running_loop()
@@ -124,17 +126,24 @@ class Connection:
 
     # --- for the users of the connection ---
 
-    async def open(self, host: str, port: int, tls: Security | None = None) -> None:
-        """Connect and perform the handshake; returns when the server has accepted the client.
+    async def open(
+        self, host: str, port: int, tls: Security | None = None, timeout_s: float | None = None
+    ) -> None:
+        """Fetch the credentials, then connect and perform the handshake; returns when the server
+        has accepted the client.
 
-        Without ``tls`` the connection isn't one of TLS. Raises `OSError`, or the server's error,
-        such as `AuthenticationError`.
+        Without ``tls`` the connection isn't one of TLS. Raises `OSError`, `TimeoutError` if
+        ``timeout_s`` doesn't suffice for connection and handshake, or the server's error, such as
+        `AuthenticationError`.
         """
         self._by_tls = tls is not None
-        await self._loop.create_connection(
-            lambda: self._wire, host, port, **tls_arguments(tls, host)
-        )
-        await self._connected
+        if self._authentication is not None:
+            self._auth_data = await self._authentication.fetch()
+        async with asyncio.timeout(timeout_s):
+            await self._loop.create_connection(
+                lambda: self._wire, host, port, **tls_arguments(tls, host)
+            )
+            await self._connected
 
     def send(self, message: ProtobufMessage) -> None:
         """Send a command; it is dropped if the connection is lost.
@@ -210,11 +219,7 @@ class Connection:
             connect.proxy_to_broker_url = self._proxy_to
         if self._authentication is not None:
             connect.auth_method_name = self._authentication.method
-            try:
-                connect.auth_data = self._authentication.data()
-            except VelarayError as error:
-                self.abort(error)
-                return
+            connect.auth_data = self._auth_data
         connection.send(connect)
 
     def on_frame(self, connection: WireConnection, command: Any, entry: bytes | None) -> None:
@@ -312,18 +317,24 @@ class Connection:
             consumer.on_end_of_topic()
 
     def _on_auth_challenge(self, _: pb.CommandAuthChallenge) -> None:
-        if self._authentication is None:
-            return
+        if self._authentication is not None and self._answering is None:
+            self._answering = self._loop.create_task(self._answer(self._authentication))
+
+    async def _answer(self, authentication: Authentication) -> None:
+        """Answer a challenge with fresh credentials."""
         try:
-            data = self._authentication.data()
+            self._auth_data = await authentication.fetch(self._auth_data)
         except VelarayError as error:
             self.abort(error)
             return
+        finally:
+            self._answering = None
+        data = pb.AuthData(auth_method_name=authentication.method, auth_data=self._auth_data)
         self.send(
             pb.CommandAuthResponse(
                 client_version=self._client_version,
                 protocol_version=PROTOCOL_VERSION,
-                response=pb.AuthData(auth_method_name=self._authentication.method, auth_data=data),
+                response=data,
             )
         )
 
@@ -333,6 +344,8 @@ class Connection:
         if self._error is not None:
             return
         self._error = error
+        if self._answering is not None:
+            self._answering.cancel()
         if not self._connected.done():
             self._connected.set_exception(error)
             self._connected.exception()  # there may be no waiter

@@ -76,8 +76,8 @@ class ConnectionPool:
         )
         host, _, port = address.rpartition(":")
         try:
-            async with asyncio.timeout(options.connection_timeout_ms / 1000):
-                await connection.open(host.strip("[]"), int(port), self._tls)
+            timeout_s = options.connection_timeout_ms / 1000
+            await connection.open(host.strip("[]"), int(port), self._tls, timeout_s)
         except TimeoutError as error:
             failure = ConnectError(f"{address} didn't answer in {options.connection_timeout_ms} ms")
             connection.abort(failure)

@@ -131,7 +131,7 @@ def test_contexts_are_added_used_and_removed(home: Path) -> None:
         ([], "give --service-url"),
         (["--admin-url", "here"], "is not like http://host:port"),
         (["--service-url", "http://here:1"], "is not like pulsar://host:port"),
-        (["--admin-url", "http://a:1", "--token", "eyJ"], "file:PATH or env:NAME"),
+        (["--admin-url", "http://a:1", "--token", "eyJ"], "file:PATH, env:NAME or oauth2:PATH"),
         (["--admin-url", "http://a:1", "--token", "file:none"], "is no file"),
         (["--admin-url", "http://a:1", "--client-cert", "contexts"], "does not exist"),
     ],

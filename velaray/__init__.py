@@ -241,6 +241,9 @@ if TYPE_CHECKING:
     from velaray.client.message_id import (
         MessageId as MessageId,
     )
+    from velaray.client.oauth2 import (
+        AuthenticationOauth2 as AuthenticationOauth2,
+    )
     from velaray.client.policies import (
         ConsumerBatchReceivePolicy as ConsumerBatchReceivePolicy,
     )
@@ -335,6 +338,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "velaray.client.admin": ("Admin",),
     "velaray.client.auth": ("Authentication", "AuthenticationTLS", "AuthenticationToken"),
+    "velaray.client.oauth2": ("AuthenticationOauth2",),
     "velaray.sync.client": ("Client",),
     "velaray.sync.consumer": ("Consumer",),
     "velaray.client.encryption_keys": (

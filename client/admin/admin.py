@@ -25,7 +25,9 @@ from velaray.client.admin.tenants import Tenants
 from velaray.client.admin.topics import Topics
 from velaray.client.admin.transactions import Transactions
 from velaray.client.admin.transports import AsyncioTransport, BlockingTransport
+from velaray.client.auth import Authentication
 from velaray.client.closing import AsyncClosing, Closing
+from velaray.client.exceptions import InvalidConfiguration
 from velaray.client.tls import Security
 
 ResultT = TypeVar("ResultT")
@@ -40,6 +42,25 @@ def _deprecated(name: str, method: Call[P, ResultT]) -> Call[P, ResultT]:
         return await method.method(client, *args, **kwargs)
 
     return Call(warning)
+
+
+def _checked(authentication: Authentication | None, token: str | None) -> Authentication | None:
+    """``authentication``. Raises `InvalidConfiguration` if it doesn't provide tokens, or there is a
+    token as well."""
+    if authentication is None:
+        return None
+    if token is not None:
+        raise InvalidConfiguration("give token or authentication, not both")
+    if not isinstance(authentication, Authentication) or authentication.method != "token":
+        raise InvalidConfiguration(
+            "authentication must provide tokens, such as AuthenticationToken and"
+            " AuthenticationOauth2: a certificate belongs into tls=TlsOptions(...)"
+        )
+    return authentication
+
+
+async def _blocking(authentication: Authentication) -> bytes:
+    return authentication.data()
 
 
 class AdminCalls(Generic[ModeT]):
@@ -195,12 +216,16 @@ class Admin(AdminCalls[Blocking], Closing):
         timeout_s: float = 90.0,
         client_version: str | None = None,
         tls: Security | None = None,
+        authentication: Authentication | None = None,
     ) -> None:
         """``timeout_s`` limits every wait for the cluster; ``client_version`` is sent as the user
-        agent; ``tls`` are the `TlsOptions` for a URL with https. Raises `ValueError` if ``url``
-        isn't http(s)."""
+        agent; ``tls`` are the `TlsOptions` for a URL with https. ``authentication`` provides tokens
+        instead of ``token``, such as `AuthenticationOauth2`. Raises `ValueError` if ``url`` isn't
+        http(s), and `InvalidConfiguration`."""
         self._transport = self._new_transport(timeout_s, tls)
-        connection = AdminConnection(url, self._transport, token, client_version)
+        proof = _checked(authentication, token)
+        fetch_token = None if proof is None else partial(_blocking, proof)
+        connection = AdminConnection(url, self._transport, token, client_version, fetch_token)
         super().__init__(connection, Blocking)
         self._copy = partial(
             type(self),
@@ -209,6 +234,7 @@ class Admin(AdminCalls[Blocking], Closing):
             timeout_s=timeout_s,
             client_version=client_version,
             tls=tls,
+            authentication=authentication,
         )
 
     def close(self) -> None:
@@ -237,11 +263,16 @@ class AsyncioAdmin(AdminCalls[Asyncio], AsyncClosing):
         timeout_s: float = 90.0,
         client_version: str | None = None,
         tls: Security | None = None,
+        authentication: Authentication | None = None,
     ) -> None:
         """``timeout_s`` limits every request; ``client_version`` is sent as the user agent; ``tls``
-        are the `TlsOptions` for a URL with https. Raises `ValueError` if ``url`` isn't http(s)."""
+        are the `TlsOptions` for a URL with https. ``authentication`` provides tokens instead of
+        ``token``, such as `AuthenticationOauth2`. Raises `ValueError` if ``url`` isn't http(s), and
+        `InvalidConfiguration`."""
         self._transport = AsyncioTransport(timeout_s, tls)
-        connection = AdminConnection(url, self._transport, token, client_version)
+        proof = _checked(authentication, token)
+        fetch_token = None if proof is None else proof.fetch
+        connection = AdminConnection(url, self._transport, token, client_version, fetch_token)
         super().__init__(connection, Asyncio)
 
     async def close(self) -> None:

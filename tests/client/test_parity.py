@@ -61,6 +61,7 @@ METHODS = [
         "AutoClusterFailover",
     ),
     (pulsar.AuthenticationToken.__init__, velaray.AuthenticationToken.__init__, ""),
+    (pulsar.AuthenticationOauth2.__init__, velaray.AuthenticationOauth2.__init__, ""),
     (pulsar.asyncio.Client.create_producer, velaray.aio.Client.create_producer, "create_producer"),
     (pulsar.asyncio.Client.subscribe, velaray.aio.Client.subscribe, "subscribe"),
     (pulsar.asyncio.Client.create_reader, velaray.aio.Client.create_reader, "create_reader"),

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import threading
-import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from tests.support.local_cluster import LocalCluster
+from tests.support.oidc_provider import EC, OTHER, RSA, Provider, published, running
 from velaray import AuthenticationError, AuthenticationToken, Client
 from velaray.client.admin import Admin, AdminError
 from velaray.settings import SettingError, settings_of
@@ -25,64 +21,12 @@ from velaray.topology.config import AuthSettings, OidcSettings
 from velaray.topology.oidc import AGAIN_S, LIFE_S, KeySet
 
 SECRET = b"a secret that is long enough for HS256"
-RSA, OTHER = rsa.generate_private_key(65537, 2048), rsa.generate_private_key(65537, 2048)
-EC = ec.generate_private_key(ec.SECP256R1())
-
-
-def published(**keys: Any) -> dict[str, Any]:
-    """A key set with these keys by id."""
-    found = []
-    for name, key in keys.items():
-        rsa_key = isinstance(key, rsa.RSAPrivateKey)
-        kind = jwt.algorithms.RSAAlgorithm if rsa_key else jwt.algorithms.ECAlgorithm
-        found.append({**kind.to_jwk(key.public_key(), as_dict=True), "kid": name, "use": "sig"})
-    return {"keys": found}
-
-
-class Provider:
-    """A web server that publishes keys."""
-
-    def __init__(self) -> None:
-        self.keys = published(one=RSA, two=EC)
-        self.reads = 0
-        provider = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                body: Any = {"jwks_uri": f"{provider.issuer}/keys"}
-                if self.path == "/keys":
-                    provider.reads += 1
-                    body = provider.keys
-                self.send_response(200)
-                self.end_headers()
-                self.wfile.write(json.dumps(body).encode())
-
-            def log_message(self, *arguments: Any) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.issuer = f"http://127.0.0.1:{self.server.server_address[1]}"
-
-    def token(self, key: Any = RSA, kid: str = "one", algorithm: str = "RS256", **more: Any) -> str:
-        claims = {
-            "iss": self.issuer,
-            "aud": "velaray",
-            "sub": "alice",
-            "exp": time.time() + 600,
-            **more,
-        }
-        claims = {name: value for name, value in claims.items() if value is not None}
-        return jwt.encode(claims, key, algorithm=algorithm, headers={"kid": kid})
 
 
 @pytest.fixture
 def provider() -> Iterator[Provider]:
-    made = Provider()
-    thread = threading.Thread(target=made.server.serve_forever)
-    thread.start()
-    yield made
-    made.server.shutdown()
-    thread.join()
-    made.server.server_close()
+    with running() as made:
+        yield made
 
 
 def lists(cluster: LocalCluster, token: str) -> bool:

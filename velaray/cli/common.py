@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -203,12 +203,22 @@ TokenSource = Callable[[], str]
 """Returns a token, which may be another one at each call."""
 
 
+@cache
+def _oauth2(path: str) -> Authentication:
+    """The credentials of the parameters in a file, which keep their token."""
+    from velaray.client.oauth2 import AuthenticationOauth2  # needed by few commands
+
+    return AuthenticationOauth2(Path(path).read_text(encoding="utf-8"))
+
+
 def _read_token(given: str) -> str:
     kind, _, rest = given.partition(":")
     if kind == "file":
         return Path(rest.removeprefix("//")).read_text(encoding="utf-8").strip()
     if kind == "env":
         return os.environ.get(rest, "")
+    if kind == "oauth2":
+        return _oauth2(rest.removeprefix("//")).data().decode()
     return given.removeprefix("token:")
 
 
@@ -222,10 +232,10 @@ def _token_source(
     if given == "-":
         return partial(str, sys.stdin.readline().strip())
     typed = ctx.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
-    if typed and not given.startswith(("file:", "env:")):
+    if typed and not given.startswith(("file:", "env:", "oauth2:")):
         raise click.BadParameter(
-            "the list of processes would show the token: give file:PATH, env:NAME, or - for a "
-            "line of standard input; or set VELARAY_TOKEN",
+            "the list of processes would show the token: give file:PATH, env:NAME, oauth2:PATH, or "
+            "- for a line of standard input; or set VELARAY_TOKEN",
             ctx,
             param,
         )
@@ -239,8 +249,9 @@ _token = click.option(
     show_envvar=True,
     metavar="SOURCE",
     callback=_token_source,
-    help="Source of the JSON web token, if the cluster requires one: file:PATH, env:NAME, or - for "
-    "a line of standard input. VELARAY_TOKEN has such a source or the token itself.",
+    help="Source of the JSON web token, if the cluster requires one: file:PATH, env:NAME, - for a "
+    "line of standard input, or oauth2:PATH for a provider whose parameters are in a file. "
+    "VELARAY_TOKEN has such a source or the token itself.",
 )
 
 

@@ -42,7 +42,7 @@ class _Url(click.ParamType):
 
 
 class _TokenPlace(click.ParamType):
-    """The place of a token: file:PATH or env:NAME. A token itself isn't stored."""
+    """The place of a token: file:PATH, env:NAME or oauth2:PATH. A token itself isn't stored."""
 
     name = "source"
 
@@ -51,12 +51,13 @@ class _TokenPlace(click.ParamType):
         kind, _, rest = str(value).partition(":")
         if kind == "env" and rest:
             return str(value)
-        if kind != "file":
-            self.fail("a context has the place of a token: file:PATH or env:NAME", param, ctx)
+        if kind not in ("file", "oauth2"):
+            places = "file:PATH, env:NAME or oauth2:PATH"
+            self.fail(f"a context has the place of a token: {places}", param, ctx)
         path = Path(rest.removeprefix("//")).absolute()
         if not path.is_file():
             self.fail(f"{path} is no file", param, ctx)
-        return f"file:{path}"
+        return f"{kind}:{path}"
 
 
 def _file_option(name: str, text: str) -> Callable[[Command], Command]:
@@ -81,7 +82,9 @@ def context() -> None:
 @click.argument("name")
 @click.option("--service-url", type=_Url("pulsar", "pulsar+ssl"), help="URL of the service.")
 @click.option("--admin-url", type=_Url("http", "https"), help="URL of the admin interface.")
-@click.option("--token", type=_TokenPlace(), help="Place of the token: file:PATH or env:NAME.")
+@click.option(
+    "--token", type=_TokenPlace(), help="Place of the token: file:PATH, env:NAME or oauth2:PATH."
+)
 @_file_option("--trust-certs", "Certificates (PEM) of the authorities of its certificate.")
 @_file_option("--client-cert", "Certificate (PEM) of yours.")
 @_file_option("--client-key", "Unencrypted key (PEM) of --client-cert.")
