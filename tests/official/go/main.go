@@ -12,11 +12,13 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/apache/pulsar-client-go/pulsar/crypto"
 	"github.com/apache/pulsar-client-go/pulsar/log"
 )
 
@@ -31,6 +33,8 @@ var scenarios = map[string]func(client pulsar.Client, words []string) error{
 	"failover": failover,
 	"bytes":    bytesSchema,
 	"pattern":  pattern,
+	"encrypt":  encrypt,
+	"decrypt":  decrypt,
 }
 
 func main() {
@@ -287,4 +291,92 @@ func pattern(client pulsar.Client, words []string) error {
 	fmt.Println("ready")
 	_, err = io.Copy(io.Discard, os.Stdin)
 	return err
+}
+
+// encrypt TOPIC PUBLIC PRIVATE COUNT publishes 0 to COUNT-1, encrypted with the key "app" in the files:
+// the first half in compressed batches, the others one by one.
+func encrypt(client pulsar.Client, words []string) error {
+	count, err := strconv.Atoi(words[3])
+	if err != nil {
+		return err
+	}
+	for _, single := range []bool{false, true} {
+		producer, err := client.CreateProducer(pulsar.ProducerOptions{
+			Topic:           words[0],
+			DisableBatching: single,
+			CompressionType: pulsar.LZ4,
+			Encryption: &pulsar.ProducerEncryptionInfo{
+				KeyReader: crypto.NewFileKeyReader(words[1], words[2]),
+				Keys:      []string{"app"},
+			},
+		})
+		if err != nil {
+			return err
+		}
+		first, last := 0, count/2
+		if single {
+			first, last = last, count
+		}
+		failed := make(chan error, count)
+		for number := first; number < last; number++ {
+			message := &pulsar.ProducerMessage{Payload: []byte(strconv.Itoa(number))}
+			producer.SendAsync(context.Background(), message,
+				func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { failed <- err })
+		}
+		if err := producer.Flush(); err != nil {
+			return err
+		}
+		for number := first; number < last; number++ {
+			if err := <-failed; err != nil {
+				return err
+			}
+		}
+		producer.Close()
+	}
+	return nil
+}
+
+// decrypt TOPIC PUBLIC PRIVATE COUNT prints the payloads of COUNT messages, decrypted with the key in
+// the files. With an empty PRIVATE it delivers what it can't decrypt, and prints "encrypted" for it.
+func decrypt(client pulsar.Client, words []string) error {
+	count, err := strconv.Atoi(words[3])
+	if err != nil {
+		return err
+	}
+	decryption := &pulsar.MessageDecryptionInfo{
+		KeyReader:                   crypto.NewFileKeyReader(words[1], words[2]),
+		ConsumerCryptoFailureAction: crypto.ConsumerCryptoFailureActionFail,
+	}
+	if words[2] == "" {
+		decryption = &pulsar.MessageDecryptionInfo{
+			ConsumerCryptoFailureAction: crypto.ConsumerCryptoFailureActionConsume,
+		}
+	}
+	consumer, err := client.Subscribe(pulsar.ConsumerOptions{
+		Topic:                       words[0],
+		SubscriptionName:            "go",
+		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
+		Decryption:                  decryption,
+	})
+	if err != nil {
+		return err
+	}
+	defer consumer.Close()
+	over, end := context.WithTimeout(context.Background(), patience)
+	defer end()
+	for number := 0; number < count; number++ {
+		message, err := consumer.Receive(over)
+		if err != nil {
+			return err
+		}
+		if message.GetEncryptionContext() != nil {
+			fmt.Println("encrypted")
+		} else {
+			fmt.Println(string(message.Payload()))
+		}
+		if err := consumer.Ack(message); err != nil {
+			return err
+		}
+	}
+	return nil
 }
