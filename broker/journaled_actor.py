@@ -136,8 +136,9 @@ class JournaledActor(ActorBase):
             if not manifest.ledgers and not manifest.dead:
                 await self.actor_system.store.delete_journal(self.key.text())
 
-    async def read_certain(self, query: Callable[[Any], ResultT]) -> ResultT:
-        """`Runtime.read`, of the newest activation's state at a time after the call.
+    async def read_certain(self, query: Callable[[Any], ResultT], within_s: float = 0.0) -> ResultT:
+        """`Runtime.read`, of the newest activation's state at a time after the call, or at most
+        ``within_s`` before it.
 
         A superseded activation ends instead of answering. Raises what `Runtime.read` raises, and
         `Stopped` if it can't be known: ask again.
@@ -147,7 +148,7 @@ class JournaledActor(ActorBase):
         for _ in range(_CERTAIN_TRIES):
             found = await self.runtime.read(query)
             try:
-                if await journal.confirm():
+                if await journal.confirm(within_s):
                     return found
             except JournalError as error:
                 self.actor_system.fatal(self, error)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from velaray.actors.catalog.clusters import replicated_partitions
@@ -28,7 +28,7 @@ from velaray.broker.catalog.migrations import MakeMigrations
 from velaray.broker.catalog.queries import CERTAIN, QUERIES, TIMED_QUERIES, describe
 from velaray.broker.catalog.scheduled_activation import ScheduledActivation
 from velaray.broker.garbage_collection.topic_deletion import sweep_topic
-from velaray.broker.journaled_actor import JournaledActor
+from velaray.broker.journaled_actor import CONFIRM_S, JournaledActor
 from velaray.broker.policy_watch import CatalogPeer, Watchers
 from velaray.broker.topic_policies import AGES, TopicPolicies
 from velaray.events.ids import ActorKey, InvalidNameError, TopicName
@@ -170,8 +170,11 @@ class CatalogActor(JournaledActor):
         """Answer a request; `Watch` and `WatchGrants` also subscribe the connection to changes."""
         if isinstance(request, m.Watch):
             self._watchers.add(rpc_connection, TopicName.parse(request.topic))
-            request = m.Serving(request.topic, request.incarnation)
-        elif isinstance(request, m.WatchGrants):
+            # Each partition asks once a minute, so no answer may cost a look at an object store. A
+            # superseded catalog ends within this time, and then its watchers ask the next one.
+            serving = m.Serving(request.topic, request.incarnation)
+            return await self._query(serving, within_s=CONFIRM_S)
+        if isinstance(request, m.WatchGrants):
             self._watchers.add_of_grants(rpc_connection)
         return await self.handle(request)
 
@@ -204,8 +207,9 @@ class CatalogActor(JournaledActor):
                 return {"changed": changed}
         raise TypeError(f"unexpected reply {reply!r} to {request!r}")
 
-    async def _query(self, request: Message) -> Any:
-        read = self.read_certain if type(request) in CERTAIN else self.runtime.read
+    async def _query(self, request: Message, within_s: float = 0.0) -> Any:
+        certain = partial(self.read_certain, within_s=within_s)
+        read = certain if type(request) in CERTAIN else self.runtime.read
         timed = TIMED_QUERIES.get(type(request))
         if timed is not None:
             now_ms = self.actor_system.clock_ms()

@@ -10,8 +10,11 @@ import pytest
 
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
+from velaray.broker import policy_watch
+from velaray.broker.journaled_actor import CONFIRM_S
 from velaray.client.admin import Admin
 from velaray.events.ids import ActorKey, ActorKind
+from velaray.journal.journal import Journal
 
 TOPICS = [f"persistent://public/default/t{number}" for number in range(3)]
 
@@ -70,3 +73,21 @@ def test_the_partitions_watch_again_after_a_crash_of_the_catalog(cluster: LocalC
     for topic in TOPICS:
         wait_until(lambda topic=topic: partitions(cluster)[topic].policies.max_consumers == 5, 20.0)
     wait_until(lambda: watching(cluster) == [set(TOPICS)], 20.0)
+
+
+def test_partitions_that_ask_again_share_the_looks_at_the_store(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In an object store a look is a GET, and each partition asks once a minute."""
+    wait_until(lambda: watching(cluster) == [set(TOPICS)], 20.0)
+    confirm, ages = Journal.confirm, list[float]()
+
+    async def noted(journal: Journal, within_s: float = 0.0) -> bool:
+        if journal.key == ActorKey.catalog().text():
+            ages.append(within_s)
+        return await confirm(journal, within_s)
+
+    monkeypatch.setattr(Journal, "confirm", noted)
+    monkeypatch.setattr(policy_watch, "ASK_AGAIN_S", 0.05)
+    Admin(cluster.admin_url).policies.set("public/default", "maxConsumersPerTopic", 5)
+    wait_until(lambda: ages.count(CONFIRM_S) > 2 * len(TOPICS), 20.0)
