@@ -9,7 +9,6 @@ Chromium (Debian's package ``chromium``) these tests are skipped. With the varia
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import jwt
 import pytest
 
+from tests.console.browsing import IN_CHROMIUM, WIDTHS, Tab
 from tests.console.scene import ORDERS, pages, scene
 from tests.support.local_cluster import LocalCluster
 from velaray import Client
@@ -24,21 +24,13 @@ from velaray.client.admin import Admin
 from velaray.events.ids import ActorKind
 from velaray.topology.config import AuthorisationSettings, AuthSettings
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright isn't installed")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: apt-get install chromium"),
-]
+pytestmark = [pytest.mark.slow, IN_CHROMIUM]
 
-AXE = (Path(__file__).parent / "axe.min.js").read_text("utf-8")
-WIDTHS = {"wide": {"width": 1280, "height": 800}, "narrow": {"width": 390, "height": 844}}
 PICTURES = {
     ("wide", "light"): (*("attention", "topic", "message", "subscription", "preview", "moment"),),
     ("wide", "dark"): ("attention",),
     ("narrow", "light"): ("attention",),
 }
-LIMIT_MS = 60_000
 SECRET = b"the secret that the tests in a browser use"
 
 
@@ -46,48 +38,6 @@ SECRET = b"the secret that the tests in a browser use"
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with scene(tmp_path_factory.mktemp("data")) as cluster:
         yield cluster
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-class Tab:
-    """A page of the browser, which notes what goes wrong."""
-
-    def __init__(self, browser: Any, url: str, width: str = "wide", theme: str = "light") -> None:
-        self._context = browser.new_context(viewport=WIDTHS[width], color_scheme=theme)
-        self.page = self._context.new_page()
-        self.page.set_default_timeout(LIMIT_MS)
-        self.url = url
-        self.faults: list[str] = []
-        self.page.on("console", self._note)
-        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
-
-    def _note(self, message: Any) -> None:
-        if message.type in ("error", "warning") and "404 (Not Found)" not in message.text:
-            self.faults.append(f"{self.page.url}: {message.text}")
-
-    def open(self, path: str) -> None:
-        self.page.goto(self.url + path, wait_until="load")
-
-    def serious(self) -> list[str]:
-        """What axe finds that is serious or worse."""
-        self.page.evaluate(AXE)
-        found = self.page.evaluate("axe.run({resultTypes: ['violations']})")
-        return [
-            f"{self.page.url}: {each['id']}: {node['html'][:200]}"
-            for each in found["violations"]
-            if each["impact"] in ("serious", "critical")
-            for node in each["nodes"][:3]
-        ]
-
-    def close(self) -> None:
-        self._context.close()
 
 
 @pytest.fixture

@@ -1,0 +1,387 @@
+"""Every action of the console in Chromium, while hosts of the cluster are killed again and again.
+
+An action succeeds, or the page says plainly why not; then it is pressed again until it succeeds. No
+page is a traceback, and the browser reports no error but that of a page which says what is away.
+
+Other actions are tested without fire: those on deletions of ledgers that were given up need a
+broken store, the rollback of a migration needs a second cluster, and those on hosts need Ray.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+import pytest
+
+from tests.console.browsing import IN_CHROMIUM, Tab
+from tests.support.local_cluster import LocalCluster
+from tests.support.waiting import wait_until
+from velaray import Client
+from velaray.client.admin import Admin, Conflict, Unavailable
+from velaray.client.retention_marks import RETENTION_MARK, SPARK
+from velaray.topology.config import AuditSettings
+
+pytestmark = [pytest.mark.slow, IN_CHROMIUM]
+
+HOSTS = 2
+TRIES = 60
+FIRE = "persistent://public/default/fire"
+ENDED = "persistent://public/default/ended"
+LETTERS = "fire-s-DLQ"
+SCHEMA = '{"type":"record","name":"R","fields":[{"name":"a","type":"int"}]}'
+_UNREADABLE = re.compile(r"Traceback|object at 0x|[a-z_]+Error\(|^\s*$")
+
+
+class Fire:
+    """Kills the hosts of a cluster in turn."""
+
+    def __init__(self, kill: Callable[[int], None], pause_s: float) -> None:
+        """``kill`` kills the host with a number; ``pause_s`` is the time between two kills."""
+        self._kill = kill
+        self._pause_s = pause_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="fire")
+        self.kills = 0
+
+    @contextmanager
+    def burning(self) -> Iterator[None]:
+        """Kill hosts in the block."""
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            self._thread.join()
+
+    def _run(self) -> None:
+        for number in itertools.cycle(range(HOSTS)):
+            self._kill(number)
+            self.kills += 1
+            if self._over.wait(self._pause_s):
+                return
+
+
+def killer_in_process(cluster: LocalCluster) -> Callable[[int], None]:
+    """A function that ends a host of this process, as SIGKILL would."""
+
+    async def end(number: int) -> None:
+        cluster.actor_system.kill_host(number)
+
+    return lambda number: cluster.run(end(number))
+
+
+class Refused(Exception):
+    """The console said why something didn't work."""
+
+
+class Window(Tab):
+    """A page of the browser whose every answer is checked."""
+
+    # Chromium reports each answer of these kinds; the page must say what it means.
+    EXPECTED = ("404 (Not Found)", "503 (Service Unavailable)")
+
+    def __init__(self, browser: Any, url: str) -> None:
+        super().__init__(browser, url)
+        self.refusals: list[str] = []
+
+    def open(self, path: str, **query: str) -> None:
+        """Open a page. Raises `Refused` if it says that it can't be shown."""
+        super().open(f"{path}?{urlencode(query)}" if query else path)
+        self.check()
+
+    def press(self, form: str, which: str = "", **fields: str) -> None:
+        """Fill in a form and press its button. ``which`` selects one of several forms with the same
+        address. Raises `Refused`."""
+        found = self.page.locator(f'main form[action="{form}"]{which}').first
+        self._need(found)
+        for name, value in fields.items():
+            self._fill(found.locator(f'[name="{name}"]').first, value)
+        with self.page.expect_navigation():
+            found.locator("button").first.click()
+        self.check()
+
+    def follow(self, link: str) -> None:
+        """Press a link whose address contains a text. Raises `Refused`."""
+        found = self.page.locator(f'main a[href*="{link}"]').first
+        self._need(found)
+        with self.page.expect_navigation():
+            found.click()
+        self.check()
+
+    def done(self, text: str) -> None:
+        """Check that the last change succeeded, and says so."""
+        assert text in self.page.locator(".flash.good").first.inner_text()
+
+    def shows(self, text: str) -> None:
+        """Check that the page has a text. Raises `Refused` if a part of it is away."""
+        if text not in self.page.locator("main").inner_text():
+            self._refuse(self.page.locator(".away").all_inner_texts())
+
+    def check(self) -> None:
+        """Raise `Refused` if the page says that something didn't work."""
+        assert self.page.locator("h1").count() == 1, self.page.content()[:2000]
+        refusals = self.page.locator(".flash.bad").all_inner_texts()
+        if refusals:
+            self._refuse(refusals)
+
+    def _need(self, found: Any) -> None:
+        if found.count() == 0:  # what it belongs to is away, or isn't there any more
+            told = self.page.locator(".away, main p:text-matches('^(No|There is no) ')")
+            self._refuse(told.all_inner_texts())
+
+    def _refuse(self, reasons: list[str]) -> None:
+        assert reasons, f"{self.page.url} says nothing: {self.page.content()[:3000]}"
+        for reason in reasons:
+            assert not _UNREADABLE.search(reason), reason
+        self.refusals += reasons
+        raise Refused("; ".join(reasons))
+
+    def _fill(self, field: Any, value: str) -> None:
+        if field.evaluate("each => each.tagName") == "SELECT":
+            field.select_option(value)
+        else:
+            field.fill(value)
+
+
+class Action(NamedTuple):
+    """Something to press. ``over`` tells whether it has had its effect, where it can't be pressed
+    again then: a try that was refused may have had it."""
+
+    press: Callable[[Window, str], None]
+    over: Callable[[Admin], bool] = lambda admin: False
+
+
+def create(window: Window, fresh: str) -> None:
+    window.open("/console/topics")
+    window.press("/console/topics/create", topic=fresh)
+    window.done("is created")
+
+
+def publish(window: Window, fresh: str) -> None:
+    window.open("/console/topic", topic="fire")
+    window.press("/console/topic/publish", data="hello", key="k", properties=f"n={fresh}")
+    window.done("is stored as")
+
+
+def subscribe(window: Window, fresh: str) -> None:
+    window.open("/console/topic", topic="fire")
+    window.press("/console/topic/subscribe", name=fresh, start="earliest")
+    window.done("is created")
+
+
+def move(kind: str, to: str, told: str) -> Callable[[Window, str], None]:
+    """Preview a move of a cursor, and apply it."""
+
+    def press(window: Window, fresh: str) -> None:
+        window.open("/console/subscription", topic="fire", name="s")
+        which = f':has([name="move"][value="{kind}"])'
+        window.press("/console/subscription/preview", which, to=to)
+        window.shows("nothing is changed yet")
+        window.press("/console/subscription/move")
+        window.done(told)
+
+    return press
+
+
+def unsubscribe(window: Window, fresh: str) -> None:
+    window.open("/console/subscription", topic="fire", name="ended")
+    window.press("/console/subscription/delete")
+    window.done("is deleted")
+
+
+def set_policy(window: Window, fresh: str) -> None:
+    window.open("/console/policies", where=FIRE)
+    row = window.page.locator("tr:has(b:text-is('messageTTL'))")
+    row.locator("summary").click()
+    with window.page.expect_navigation():
+        row.locator("[name='value']").first.fill("1000000")
+        row.locator("button:text-is('Set')").click()
+    window.check()
+    window.done("messageTTL is set")
+
+
+def remove_policy(window: Window, fresh: str) -> None:
+    window.open("/console/policies", where=FIRE)
+    row = window.page.locator("tr:has(b:text-is('messageTTL'))")
+    row.locator("summary").click()
+    if row.locator("button:text-is('Remove here')").count() == 0:
+        raise AssertionError("the policy isn't set here")
+    with window.page.expect_navigation():
+        row.locator("button:text-is('Remove here')").click()
+    window.check()
+    window.done("messageTTL is removed")
+
+
+def check_schema(window: Window, fresh: str) -> None:
+    window.open("/console/schemas", topic="fire")
+    window.press("/console/schemas", type="AVRO", schema=SCHEMA)
+    window.shows("It could be registered")
+
+
+def unload(window: Window, fresh: str) -> None:
+    window.open("/console/topic", topic="fire")
+    window.press("/console/topic/unload")
+    window.done("is unloaded")
+
+
+def delete(window: Window, fresh: str) -> None:
+    window.open("/console/topic/delete", topic="ended")
+    window.press("/console/topic/delete")
+    window.done("is deleted")
+
+
+def undelete(window: Window, fresh: str) -> None:
+    window.open("/console/topics")
+    window.press("/console/topics/undelete", topic="ended")
+    window.done("is restored")
+
+
+def republish(window: Window, fresh: str) -> None:
+    window.open("/console/dead-letters")
+    window.press("/console/dead-letters/republish")
+    window.done("A copy is stored in fire")
+
+
+def forget(window: Window, fresh: str) -> None:
+    window.open("/console/dead-letters")
+    window.follow("/console/dead-letters/forget-letter")
+    window.press("/console/dead-letters/forget-letter")
+    window.done("is forgotten")
+
+
+def release(window: Window, fresh: str) -> None:
+    window.open("/console/pipelines")
+    window.follow("/console/pipelines/release")
+    window.press("/console/pipelines/release")
+    window.done("is released")
+
+
+def abort(window: Window, fresh: str) -> None:
+    window.open("/console/transactions")
+    window.follow("/console/transaction?id=")
+    window.press("/console/transaction/abort")
+    window.done("is aborted")
+
+
+def search(path: str, told: str, **fields: str) -> Callable[[Window, str], None]:
+    """Look for something with the form of a page."""
+
+    def press(window: Window, fresh: str) -> None:
+        window.open(path)
+        window.press(path.partition("?")[0], **fields)
+        window.shows(told)
+
+    return press
+
+
+def look_back(window: Window, fresh: str) -> None:
+    window.open("/console/time", q="partition/public/default/fire/")
+    window.follow("/console/time?actor=")
+    which = ':has([name="event"][type="number"])'
+    last = window.page.locator('[name="event"][type="number"]').input_value()
+    window.press("/console/time", which, event=last)
+    window.shows("values differ from now")
+
+
+ACTIONS: dict[str, Action] = {
+    "create a topic": Action(create),
+    "publish": Action(publish),
+    "create a subscription": Action(subscribe),
+    "seek": Action(move("seek", "earliest", "moved to earliest")),
+    "skip": Action(move("skip", "2", "2 entries are skipped")),
+    "expire": Action(move("expire", "0", "are expired")),
+    "undo": Action(move("undo", "", "partitions are as before")),
+    "delete a subscription": Action(
+        unsubscribe, lambda admin: "ended" not in admin.subscriptions("fire")
+    ),
+    "set a policy": Action(set_policy),
+    "remove a policy": Action(remove_policy),
+    "check a schema": Action(check_schema),
+    "search messages": Action(search("/console/messages?topic=fire", "hello", key="k")),
+    "look back": Action(look_back),
+    "search topics": Action(search("/console/topics", "public/default/fire", q="fire")),
+    "search pipelines": Action(search("/console/pipelines", "All subscriptions", q="fire")),
+    "search changes": Action(search("/console/audit", "public/default/fire", target="fire")),
+    "unload": Action(unload),
+    "delete a topic": Action(delete, lambda admin: ENDED not in admin.topics()),
+    "restore a topic": Action(undelete, lambda admin: ENDED in admin.topics()),
+    "republish a letter": Action(republish),
+    "forget a letter": Action(forget),
+    "release a mark": Action(release, lambda admin: "query" not in admin.subscriptions("fire")),
+    "abort a transaction": Action(abort, lambda admin: admin.transactions()["total"] == 0),
+}
+_fresh = itertools.count(1)
+
+
+def pressed(window: Window, admin: Admin, name: str) -> None:
+    """Press something until it succeeds."""
+    action = ACTIONS[name]
+    for _ in range(TRIES):
+        with suppress(Refused):
+            return action.press(window, f"fresh-{next(_fresh)}")
+        with suppress(Unavailable):
+            if action.over(admin):
+                return None
+    raise AssertionError(f"{name}: {Counter(window.refusals)}")
+
+
+def surely(create: Callable[..., None], *what: Any, **how: Any) -> None:
+    """Create something, again and again while the cluster starts."""
+
+    def exists() -> bool:
+        try:
+            create(*what, **how)
+        except Unavailable:
+            return False
+        except Conflict:
+            pass  # an earlier try had its effect
+        return True
+
+    wait_until(exists, 120)
+
+
+def arrange(admin: Admin, client: Client) -> None:
+    """What the actions change: topics, subscriptions, dead letters, a mark, a transaction."""
+    for topic in ("fire", "ended", LETTERS):
+        surely(admin.topics.create, topic)
+    for topic, name in (("fire", "s"), ("fire", "ended"), (LETTERS, "repair")):
+        surely(admin.subscriptions.create, topic, name)
+    surely(admin.subscriptions.create, "fire", "query", properties={RETENTION_MARK: SPARK})
+    for topic in ("fire", LETTERS):  # the producers stay connected, so that the topics run
+        producer = client.create_producer(topic)
+        for number in range(5):
+            producer.send(b"%d" % number, {"REAL_TOPIC": "fire"})
+    client.create_producer("paid").send(b"x", txn=client.new_transaction(600))
+
+
+def press_all(browser: Any, admin: Admin, fire: Fire) -> None:
+    """Press everything under fire."""
+    window = Window(browser, admin.url)
+    with fire.burning():
+        for name in ACTIONS:
+            before = len(window.refusals)
+            pressed(window, admin, name)
+            print(f"{name}, after {fire.kills} kills: {Counter(window.refusals[before:])}")
+    window.close()
+    assert fire.kills >= 3
+    assert window.faults == []
+
+
+def test_actions_under_fire(browser: Any, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"undelete_s": 3600, "audit": AuditSettings()}
+    with (
+        LocalCluster(tmp_path, hosts=HOSTS, **settings) as cluster,
+        Client(cluster.service_url) as client,
+    ):
+        admin = Admin(cluster.admin_url)
+        arrange(admin, client)
+        fire = Fire(killer_in_process(cluster), 1.0)
+        press_all(browser, admin, fire)
