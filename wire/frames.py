@@ -166,6 +166,10 @@ class FrameParser:
             self._filled = False
         else:
             wanted = max(self._needed, waiting + 1)
+            if self._filled and capacity < _USUAL_BUFFER:
+                # Most reads end within a frame: then this is the only place where it grows.
+                wanted = max(wanted, min(2 * capacity, self._limit + 4))
+                self._filled = False
             if wanted > capacity:
                 self._replace_buffer(max(wanted, min(2 * capacity, self._limit + 4)))
             elif wanted > capacity - self._start or capacity - self._end < capacity // 4:

@@ -141,6 +141,12 @@ def test_the_buffer_doubles_while_it_is_filled() -> None:
     assert parser.capacity >> 10 == 512
 
 
+def test_the_buffer_grows_although_reads_end_within_frames() -> None:
+    parser, stream = FrameParser(), send_with(seal_entry(b"\x00\x00\x00\x00" + bytes(7_000))) * 40
+    assert len(receive(parser, stream)) == 40
+    assert parser.capacity == 64 << 10
+
+
 def test_the_buffer_never_exceeds_the_largest_frame() -> None:
     limit = 200_000
     entry = seal_entry(b"\x00\x00\x00\x00" + bytes(limit - 10))
