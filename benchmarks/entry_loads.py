@@ -138,17 +138,20 @@ async def connect_raw(url: str, topic: str) -> RawConnection:
 class Publisher:
     """A producer whose entries are encoded before they are sent."""
 
-    def __init__(self, connection: RawConnection, name: str, batch: int) -> None:
+    def __init__(self, connection: RawConnection, number: int, name: str, batch: int) -> None:
         self._connection, self._name, self._batch = connection, name, batch
+        self._number = number
         self._next = 1 << 14  # so all sequence ids take three bytes
 
     @classmethod
-    async def open(cls, url: str, topic: str, batch: int = 1) -> Publisher:
-        """``batch`` is the number of messages of an entry; 1: entries aren't batches."""
-        connection = await connect_raw(url, topic)
-        request = pb.CommandProducer(topic=topic, producer_id=1, request_id=1)
+    async def open(
+        cls, connection: RawConnection, topic: str, batch: int = 1, number: int = 1
+    ) -> Publisher:
+        """``batch`` is the number of messages of an entry; 1: entries aren't batches. ``number`` is
+        the producer's on its connection."""
+        request = pb.CommandProducer(topic=topic, producer_id=number, request_id=number)
         found = await connection.ask(request, pb.CommandProducerSuccess)
-        return cls(connection, found.producer_name, batch)
+        return cls(connection, number, found.producer_name, batch)
 
     def encode(self, entries: int) -> tuple[list[bytes], bytes]:
         """SENDs of this many entries, and the text of the last one's receipt."""
@@ -161,18 +164,27 @@ class Publisher:
                 producer_name=self._name, sequence_id=sequence, publish_time=1, **fields
             )
             entry = build_entry(metadata, payload)
-            frames.append(send_header(1, sequence, batch, len(entry)) + entry)
+            frames.append(send_header(self._number, sequence, batch, len(entry)) + entry)
         self._next += entries
-        receipt = pb.CommandSendReceipt(producer_id=1, sequence_id=self._next - 1)
-        return frames, receipt.SerializeToString()[:6]
+        receipt = pb.CommandSendReceipt(producer_id=self._number, sequence_id=self._next - 1)
+        return frames, receipt.SerializeToString()[2:6]
 
     async def publish(self, encoded: tuple[list[bytes], bytes]) -> None:
         """Send, and wait for the receipt of the last entry."""
-        frames, last = encoded
-        self._connection.count(last)
-        for at in range(0, len(frames), PERMITS):
-            await self._connection.write(b"".join(frames[at : at + PERMITS]))
-        await self._connection.counted_to(1)
+        await publish_in_turn(self._connection, [encoded])
+
+
+async def publish_in_turn(
+    connection: RawConnection, encoded: list[tuple[list[bytes], bytes]]
+) -> None:
+    """Send what producers of this connection have encoded, an entry of each in turn. Returns when
+    the receipt of each one's last entry has come; they have as many entries."""
+    frames = [frame for each in zip(*(some for some, _ in encoded), strict=True) for frame in each]
+    (last,) = {last for _, last in encoded}
+    connection.count(last)
+    for at in range(0, len(frames), PERMITS):
+        await connection.write(b"".join(frames[at : at + PERMITS]))
+    await connection.counted_to(len(encoded))
 
 
 class Drainer:
@@ -234,7 +246,7 @@ def acknowledgements(ledger: int, first: int, end: int) -> list[bytes]:
 
 
 async def _publish(url: str, entries: int, measuring: Measuring) -> None:
-    publisher = await Publisher.open(url, "publish")
+    publisher = await Publisher.open(await connect_raw(url, "publish"), "publish")
     await publisher.publish(publisher.encode(WARM_UP))
     encoded = publisher.encode(entries)
     with measuring():
@@ -242,7 +254,7 @@ async def _publish(url: str, entries: int, measuring: Measuring) -> None:
 
 
 async def _drain(url: str, entries: int, measuring: Measuring) -> None:
-    publisher = await Publisher.open(url, "drain")
+    publisher = await Publisher.open(await connect_raw(url, "drain"), "drain")
     drainer = await Drainer.open(url, "drain", "s")
     await publisher.publish(publisher.encode(entries + 1))
     acks = acknowledgements(await drainer.first(), 1, entries + 1)
@@ -251,7 +263,7 @@ async def _drain(url: str, entries: int, measuring: Measuring) -> None:
 
 
 async def _fan_out(url: str, entries: int, measuring: Measuring) -> None:
-    publisher = await Publisher.open(url, "fan-out")
+    publisher = await Publisher.open(await connect_raw(url, "fan-out"), "fan-out")
     drainers = [await Drainer.open(url, "fan-out", f"s{n}") for n in range(SUBSCRIPTIONS)]
     await publisher.publish(publisher.encode(1))
     ledgers = [await drainer.first() for drainer in drainers]
@@ -263,12 +275,18 @@ async def _fan_out(url: str, entries: int, measuring: Measuring) -> None:
 
 
 async def _topics(url: str, entries: int, measuring: Measuring) -> None:
-    publishers = [await Publisher.open(url, f"topic-{n}", BATCH) for n in range(TOPICS)]
-    await asyncio.gather(*(each.publish(each.encode(20)) for each in publishers))
+    names = [f"topic-{number}" for number in range(TOPICS)]
+    for name in names[1:]:
+        (await connect_raw(url, name)).close()  # activates it
+    connection = await connect_raw(url, names[0])  # as official clients: one for each host
+    publishers = [
+        await Publisher.open(connection, name, BATCH, number)
+        for number, name in enumerate(names, 1)
+    ]
+    await publish_in_turn(connection, [each.encode(20) for each in publishers])
     encoded = [each.encode(entries // TOPICS) for each in publishers]
     with measuring():
-        sent = zip(publishers, encoded, strict=True)
-        await asyncio.gather(*(each.publish(some) for each, some in sent))
+        await publish_in_turn(connection, encoded)
 
 
 def _on_cluster(

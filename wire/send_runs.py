@@ -63,12 +63,15 @@ class _First(NamedTuple):
 
 
 def _first_of_run(data: bytearray, start: int, end: int, limit: int) -> _First | None:
-    """The frame at ``start``; None unless a run may begin with it and another frame follows."""
+    """The frame at ``start``; None unless a run may begin with it and another frame of its producer
+    follows."""
     if end - start < 2 * _SMALLEST_FRAME:
         return None
     size, command_size, kind = _FRAME_HEAD.unpack_from(data, start)
     if kind != SEND or size > limit or size + 4 + _SMALLEST_FRAME > end - start:
         return None
+    if data[start + size + 17] != data[start + 13]:
+        return None  # usually another producer's: they take turns on a connection
     if data[start + 12] != 8 or data[start + 13] > 127 or data[start + 14] != 16:
         return None
     stop = min(start + 8 + command_size, end)

@@ -91,6 +91,18 @@ def test_what_differs_ends_a_run() -> None:
         assert parser.buffered == len(third + plain[3])
 
 
+def test_producers_that_send_in_turn_make_no_runs() -> None:
+    """A run of one would cost more than a frame, and official clients have one connection for the
+    producers of many topics."""
+    frames = [frame for at in range(5) for number in (1, 2) for frame in sends(at, [100], number)]
+    parser = FrameParser()
+    parser.feed(b"".join(frames))
+    for _ in frames:
+        assert parser.next_run() is None
+        assert parser.next_frame() is not None
+    assert parser.buffered == 0
+
+
 def test_large_entries_are_no_run() -> None:
     parser = FrameParser()
     parser.feed(b"".join(sends(1, [10, MOST_BYTES, 10])))
