@@ -70,12 +70,15 @@ def _first_of_run(data: bytearray, start: int, end: int, limit: int) -> _First |
     size, command_size, kind = _FRAME_HEAD.unpack_from(data, start)
     if kind != SEND or size > limit or size + 4 + _SMALLEST_FRAME > end - start:
         return None
-    if data[start + size + 17] != data[start + 13]:
-        return None  # usually another producer's: they take turns on a connection
     if data[start + 12] != 8 or data[start + 13] > 127 or data[start + 14] != 16:
         return None
     stop = min(start + 8 + command_size, end)
     sequence_id, at = varint_within(data, start + 15, stop)
+    follows = start + 4 + size
+    if data[follows + 13] != data[start + 13] or (data[follows + 15] ^ (sequence_id + 1)) & 127:
+        # Usually another producer's, since producers take turns on a connection, or the next batch
+        # of a client that numbers messages, so that ids of batches have gaps.
+        return None
     after, messages = bytes(data[at:stop]), 1
     if after:
         messages, at = varint_within(data, at + 1, stop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -91,10 +92,17 @@ def test_what_differs_ends_a_run() -> None:
         assert parser.buffered == len(third + plain[3])
 
 
-def test_producers_that_send_in_turn_make_no_runs() -> None:
-    """A run of one would cost more than a frame, and official clients have one connection for the
-    producers of many topics."""
-    frames = [frame for at in range(5) for number in (1, 2) for frame in sends(at, [100], number)]
+@pytest.mark.parametrize(
+    "sent",
+    [
+        [(number, at) for at in range(5) for number in (1, 2)],  # producers take turns
+        [(1, at) for at in range(0, 50, 10)],  # of batches whose messages are numbered
+    ],
+)
+def test_sends_that_no_run_can_continue_are_single_frames(sent: list[tuple[int, int]]) -> None:
+    """A run of one would cost more than a frame, and official clients send little else if they
+    batch: each message has a number, and one connection carries the producers of a host."""
+    frames = [frame for number, at in sent for frame in sends(at, [100], number)]
     parser = FrameParser()
     parser.feed(b"".join(frames))
     for _ in frames:
