@@ -6,11 +6,13 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 from velaray.client.exceptions import AlreadyClosed, OperationNotSupported
 
 T = TypeVar("T")
+_CANCELLED_WITHIN_S = 5.0
 
 
 class LoopThread:
@@ -35,20 +37,26 @@ class LoopThread:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` on the loop, wait, and return its result or raise its error.
 
-        An interrupt (Ctrl-C) cancels ``work``. Raises `OperationNotSupported` on the loop's own
-        thread, where the wait would never end.
+        An interrupt (Ctrl-C) cancels ``work``. Raises `AlreadyClosed` if the loop has stopped or
+        stops meanwhile, and `OperationNotSupported` on the loop's own thread, where the wait would
+        never end.
         """
-        if self._stopped:
-            work.close()
-            raise AlreadyClosed("the client is closed")
         try:
             self.forbid_here()
         except OperationNotSupported:
             work.close()
             raise
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        with self._stopping:
+            if self._stopped:
+                work.close()
+                raise AlreadyClosed("the client is closed")
+            future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result()
+        except CancelledError:
+            if self._stopped:
+                raise AlreadyClosed("the client was closed meanwhile") from None
+            raise
         finally:
             future.cancel()
 
@@ -70,15 +78,26 @@ class LoopThread:
             return not self._stopped
 
     def stop(self) -> None:
-        """Stop the loop and end the thread, after everything that `call` accepted before."""
+        """Stop the loop and end the thread, after everything that `call` accepted before.
+
+        What other threads wait for in `run` is cancelled.
+        """
         with self._stopping:
             if self._stopped:
                 return
             self._stopped = True
-            self.loop.call_soon_threadsafe(self.loop.stop)
+            asyncio.run_coroutine_threadsafe(self._end(), self.loop)
         if threading.current_thread() is not self._thread:
             self._thread.join()
             self.loop.close()
+
+    async def _end(self) -> None:
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=_CANCELLED_WITHIN_S)
+        self.loop.stop()
 
 
 class Funnel:
