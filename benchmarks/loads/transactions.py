@@ -21,7 +21,7 @@ def run(
     """Transactions one after the other for half of ``seconds``, then ``at_once`` for all of it.
 
     ``most`` messages are there beforehand. Raises `RuntimeError` if what comes out in the end
-    isn't what was committed.
+    isn't what was committed, or if nothing was committed in the time.
     """
     assert isinstance(peer, TransactionalPeer)
     target = f"{topic}-results"
@@ -31,6 +31,8 @@ def run(
         alone = transactor.run(each, 1, seconds / 2)
         with spending(peer) as spent:
             many = transactor.run(each, at_once, seconds)
+    if not (alone.messages and many.messages):
+        raise RuntimeError(f"no transaction was committed in {seconds / 2:g} seconds")
     _count(peer, target, sum(found.messages for found in (warm_up, alone, many)))
     for name in (topic, target):
         peer.remove(name)
