@@ -186,10 +186,10 @@ def clusters(path: Path, *names: str, first: int = 1, **settings: Any) -> Iterat
 
     What `Cluster.replicate` says counts instead of policies.
     """
-    handle = CatalogActor.handle
+    query = CatalogActor._query
 
-    async def telling(self: CatalogActor, request: Any) -> Any:
-        answer = await handle(self, request)
+    async def telling(self: CatalogActor, request: Any, within_s: float = 0.0) -> Any:
+        answer = await query(self, request, within_s)
         if isinstance(request, Serving):
             name = str(TopicName.parse(request.topic))
             whole = str(TopicName.parse(request.topic).topic)
@@ -199,7 +199,7 @@ def clusters(path: Path, *names: str, first: int = 1, **settings: Any) -> Iterat
         return answer
 
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CatalogActor, "handle", telling)
+        patch.setattr(CatalogActor, "_query", telling)
         _told.clear()
         found = []
         for number, name in enumerate(names, first):
