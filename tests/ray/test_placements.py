@@ -75,7 +75,9 @@ def processes(cluster: Cluster) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize("placement", ["dedicated", "shared", "auto"])
+@pytest.mark.parametrize(
+    "placement", ["shared", "auto", pytest.param("dedicated", marks=pytest.mark.long)]
+)
 @pytest.mark.timeout(300)
 def test_each_actor_is_rebuilt_from_its_own_journal(
     nodes: RayNodes, data_dir: Path, placement: str, monkeypatch: pytest.MonkeyPatch

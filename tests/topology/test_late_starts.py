@@ -292,7 +292,7 @@ def test_a_certain_answer_waits_for_a_roll_over() -> None:
         catalog = cluster.actors[ActorKey.catalog()]
         looked = 0
 
-        async def confirm() -> bool:
+        async def confirm(within_s: float = 0.0) -> bool:
             nonlocal looked
             looked += 1
             return looked == 3
