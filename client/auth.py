@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from velaray.client.exceptions import ErrorGettingAuthenticationData, InvalidConfiguration
+from velaray.client.exceptions import (
+    ErrorGettingAuthenticationData,
+    InvalidConfiguration,
+    VelarayError,
+)
 from velaray.client.tls import Security, TlsOptions
 
 
@@ -69,9 +73,21 @@ class AuthenticationToken(Authentication):
 
     def data(self) -> bytes:
         """The token as bytes. Raises `ErrorGettingAuthenticationData`."""
-        token = self._token if isinstance(self._token, str) else self._token()
+        token = self._token if isinstance(self._token, str) else _called(self._token)
         if not isinstance(token, str):
             raise ErrorGettingAuthenticationData(
                 f"the token function returned {type(token).__name__} instead of str"
             )
         return token.encode()
+
+
+def _called(token: Callable[[], str]) -> str:
+    """Call a user's function. Raises `ErrorGettingAuthenticationData` without the text of the
+    function's error, which may hold a secret."""
+    try:
+        return token()
+    except VelarayError:
+        raise
+    except Exception as error:
+        problem = f"the token function raised {type(error).__name__}"
+        raise ErrorGettingAuthenticationData(problem) from error

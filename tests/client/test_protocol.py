@@ -455,6 +455,26 @@ def test_fresh_credentials_are_sent_on_demand():
     run(work())
 
 
+def test_a_token_function_that_fails_at_a_challenge_ends_the_connection():
+    async def work():
+        results = iter(["first", ValueError("a secret"), "third"])
+
+        def token():
+            if isinstance(found := next(results), Exception):
+                raise found
+            return found
+
+        auth = velaray.AuthenticationToken(token)
+        async with ScriptedServer() as server, client_of(server, authentication=auth) as client:
+            producer = await client.create_producer("t")
+            server.connections[0].send(pb.CommandAuthChallenge(challenge=pb.AuthData()))
+            await until(lambda: server.count("Connect") == 2)
+            await until(producer.is_connected)
+            assert server.count("AuthResponse") == 0
+
+    run(work())
+
+
 def test_a_reader_resubscribes_behind_the_last_message_taken():
     async def work():
         async with ScriptedServer() as server, client_of(server) as client:
