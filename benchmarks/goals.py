@@ -18,7 +18,7 @@ NOT_MEASURED = "not measured: "
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What is at ``measured``, over that at ``reference`` if there is one, has a limit."""
+    """A limit for the value at ``measured``, divided by that at ``reference`` if there is one."""
 
     text: str
     measured: Place

@@ -21,7 +21,7 @@ MOST_TOPICS = 50
 NEWEST = 5
 """Dead letters of a topic that are shown."""
 SEARCHED = 100
-"""Dead letters of a partition among which the one to forget is looked for."""
+"""The number of newest dead letters of a partition in which a letter to forget is searched."""
 
 
 class Letter(NamedTuple):

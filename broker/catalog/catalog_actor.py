@@ -171,7 +171,7 @@ class CatalogActor(JournaledActor):
         if isinstance(request, m.Watch):
             self._watchers.add(rpc_connection, TopicName.parse(request.topic))
             # Each partition asks once a minute, so no answer may cost a look at an object store. A
-            # superseded catalog ends within this time, and then its watchers ask the next one.
+            # superseded catalog ends by itself, and then its watchers ask the next one.
             serving = m.Serving(request.topic, request.incarnation)
             return await self._query(serving, within_s=CONFIRM_S)
         if isinstance(request, m.WatchGrants):
@@ -208,8 +208,8 @@ class CatalogActor(JournaledActor):
         raise TypeError(f"unexpected reply {reply!r} to {request!r}")
 
     async def _query(self, request: Message, within_s: float = 0.0) -> Any:
-        certain = partial(self.read_certain, within_s=within_s)
-        read = certain if type(request) in CERTAIN else self.runtime.read
+        certain = type(request) in CERTAIN
+        read = partial(self.read_certain, within_s=within_s) if certain else self.runtime.read
         timed = TIMED_QUERIES.get(type(request))
         if timed is not None:
             now_ms = self.actor_system.clock_ms()

@@ -17,6 +17,7 @@ from velaray.actors.subscription.expiry import ExpiryReason
 from velaray.broker.partition import messages as m
 from velaray.broker.partition.entries import CachedEntry
 from velaray.broker.partition.maintenance import Maintenance
+from velaray.broker.partition.partition_reads import Subscriptions
 from velaray.broker.subscription.messages import (
     ExpireEntries,
     ForgetMessages,
@@ -24,7 +25,7 @@ from velaray.broker.subscription.messages import (
     GetHoldings,
 )
 from velaray.events.ids import Position
-from velaray.topology.messages import Message, ReplyT, Request
+from velaray.topology.messages import Message, Request
 from velaray.topology.rpc import RemoteError
 from velaray.wire.replication import REPLICATOR_PREFIX
 
@@ -46,14 +47,6 @@ class Log(Protocol):
 
     async def sync(self) -> None:
         """Return when all present entries survive a loss of power."""
-
-
-class Subscriptions(Protocol):
-    """What forgetting needs of the table of subscriptions."""
-
-    async def ask_subscription(self, name: str, request: Request[ReplyT]) -> ReplyT:
-        """Call a subscription's dispatcher."""
-        ...
 
 
 class Partition(Protocol):

@@ -9,9 +9,10 @@ from velaray.actors.partition.state import PartitionState
 from velaray.actors.runtime import Runtime
 from velaray.broker.partition import messages as m
 from velaray.broker.partition.maintenance import Maintenance
+from velaray.broker.partition.partition_reads import Subscriptions
 from velaray.broker.subscription.messages import GetDetails
 from velaray.client.retention_marks import is_mark
-from velaray.topology.messages import Message, ReplyT, Request
+from velaray.topology.messages import Message
 
 
 class Log(Protocol):
@@ -20,14 +21,6 @@ class Log(Protocol):
     @property
     def end_offset(self) -> int:
         """The offset after the newest durable entry."""
-        ...
-
-
-class Subscriptions(Protocol):
-    """What the description needs of the table of subscriptions."""
-
-    async def ask_subscription(self, name: str, request: Request[ReplyT]) -> ReplyT:
-        """Call a subscription's dispatcher."""
         ...
 
 

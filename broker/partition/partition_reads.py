@@ -51,7 +51,7 @@ class Log(remote_ids.Log, Entries, Protocol):
 
 
 class Subscriptions(Protocol):
-    """What the analysis of a backlog needs of the table of subscriptions."""
+    """What questions to subscriptions need of the table of subscriptions."""
 
     async def ask_subscription(self, name: str, request: Request[ReplyT]) -> ReplyT:
         """Call a subscription's dispatcher."""

@@ -1,7 +1,7 @@
 """Every action of the console in Chromium, while hosts of the cluster are killed again and again.
 
 An action succeeds, or the page says plainly why not; then it is pressed again until it succeeds. No
-page is a traceback, and the browser reports no error but that of a page which says what is away.
+page shows a traceback. The browser reports errors only of pages that say what is away.
 
 Other actions are tested without fire: those on deletions of ledgers that were given up need a
 broken store, the rollback of a migration needs a second cluster, and those on hosts need Ray.

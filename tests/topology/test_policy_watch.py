@@ -78,7 +78,7 @@ def test_the_partitions_watch_again_after_a_crash_of_the_catalog(cluster: LocalC
 def test_partitions_that_ask_again_share_the_looks_at_the_store(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In an object store a look is a GET, and each partition asks once a minute."""
+    """A look at an object store is a GET, and each partition asks once a minute."""
     wait_until(lambda: watching(cluster) == [set(TOPICS)], 20.0)
     confirm, ages = Journal.confirm, list[float]()
 
