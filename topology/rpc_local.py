@@ -19,20 +19,25 @@ class _Pipe(asyncio.Transport):
         super().__init__()
         self._loop = loop
         self._protocol = protocol
-        self._closed = False
+        self._closing = False
+        self._lost = False
         self.other: _Pipe
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send bytes."""
-        if not self._closed:
+        if not self._closing:
             self._loop.call_soon(self.other._receive, bytes(data))
 
     def is_closing(self) -> bool:
         """Whether nothing more can be written."""
-        return self._closed
+        return self._closing
 
     def close(self) -> None:
-        """Close both ends; the other one receives first what was written before."""
+        """Close both ends; the other one receives first what was written before.
+
+        As with a socket, this end drops at once what it would write or receive.
+        """
+        self._closing = True
         for end in (self, self.other):
             self._loop.call_soon(end._lose)
 
@@ -41,12 +46,13 @@ class _Pipe(asyncio.Transport):
         self.close()
 
     def _receive(self, data: bytes) -> None:
-        if not self._closed:
+        if not self._closing:
             self._protocol.data_received(data)
 
     def _lose(self) -> None:
-        if not self._closed:
-            self._closed = True
+        self._closing = True
+        if not self._lost:
+            self._lost = True
             self._protocol.connection_lost(None)
 
 

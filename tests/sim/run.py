@@ -148,7 +148,9 @@ def quiet() -> Iterator[None]:
     """No garbage collection during a run, and no noise of what a run leaves behind."""
     hook = sys.unraisablehook
     gc.unfreeze()  # what the run before last left: classes kept it when the last one began
+    sys.unraisablehook = lambda _: None
     gc.collect()
+    sys.unraisablehook = hook
     gc.freeze()  # what is there by now stays during the run
     gc.disable()
     logging.disable(logging.CRITICAL)

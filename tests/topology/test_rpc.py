@@ -14,12 +14,17 @@ from velaray.topology import rpc
 from velaray.topology.frames import frame
 from velaray.topology.messages import Codec, Message, Request
 from velaray.topology.rpc import RpcConnection, RpcConnectionClosed, connect
+from velaray.topology.rpc_local import connect_here
 from velaray.topology.rpc_server import RpcListener, RpcServer
 
 HOST, KEY, ACTOR = "127.0.0.1", b"key", "an actor"
 
 
 class Say(Request[str]):
+    text: str
+
+
+class Note(Message):
     text: str
 
 
@@ -111,6 +116,35 @@ def test_a_listener_passes_connections_to_the_actors_that_they_name() -> None:
         assert await connections["second"].ask(Say("still here")) == "still here"
         listener.stop()
         await until(lambda: connections["second"].closed)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("here", [False, True], ids=["by a socket", "in one process"])
+def test_an_actor_that_was_cut_off_sends_nothing_more(here: bool) -> None:
+    class Told(Peer):
+        accepts = Codec(Note)
+
+        def receive(self, rpc_connection: RpcConnection, notice: Message) -> None:
+            raise AssertionError(f"sent after the end: {notice}")
+
+    async def scenario() -> None:
+        peer, listener = Told(), RpcListener(KEY)
+        server = serve(Peer(), listener=listener)
+        port = await listener.open(HOST)
+        if here:
+            rpc_connection = connect_here(listener, ACTOR, peer, KEY)
+        else:
+            rpc_connection = await connect(HOST, port, ACTOR, peer, KEY)
+        await until(lambda: server.connections)
+        [accepted] = server.connections
+        server.abort()
+        assert accepted._transport is not None and accepted._transport.is_closing()
+        accepted.tell(Note("too late"))
+        accepted.close()  # which sends what is outstanding
+        await until(lambda: rpc_connection.closed and accepted.closed)
+        assert peer.closed == [rpc_connection]
+        listener.stop()
 
     asyncio.run(scenario())
 
