@@ -51,6 +51,11 @@ async def list_hosts(request: web.Request) -> web.Response:
     return answer([_row(status) for status in await _control(request).hosts()])
 
 
+async def list_silent(request: web.Request) -> web.Response:
+    """The names of the hosts that were started and don't answer now."""
+    return answer(await _control(request).silent())
+
+
 async def get_host(request: web.Request) -> web.Response:
     """One host that runs."""
     name = request.match_info["host"]
@@ -84,6 +89,7 @@ async def restart(request: web.Request) -> web.Response:
 
 ROUTES: tuple[Route, ...] = (
     Route(operations.LIST, list_hosts),
+    Route(operations.SILENT, list_silent),  # before names of hosts, which have a slash
     Route(operations.GET, get_host),
     Route(operations.MOVE, move),
     Route(operations.DRAIN, drain),

@@ -196,12 +196,14 @@ def recoveries(survey: Survey) -> list[Trouble]:
 
 
 async def hosts(visit: Visit) -> list[Trouble]:
-    """The hosts that are drained or whose event loop lags."""
+    """The hosts that don't answer, that are drained, or whose event loop lags."""
     try:
-        found = await visit.admin.hosts()
+        found, silent = await asyncio.gather(visit.admin.hosts(), visit.admin.hosts.silent())
     except PreconditionFailed:
         return []  # the actors share no hosts
-    rows = [
+    away = "it doesn't answer now: its process restarts, or is busy"
+    rows = [Trouble(name, link("hosts"), away) for name in silent]
+    rows += [
         Trouble(each["name"], link("hosts"), f"its event loop lagged {each['lag_s']:.1f} s")
         for each in found
         if each["lag_s"] >= LOOP_LAG_S

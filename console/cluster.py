@@ -57,17 +57,25 @@ async def roll_back(visit: Visit) -> Outcome:
 
 
 class Hosts(NamedTuple):
-    """The hosts, and whether actors share any."""
+    """The hosts, the names of those that don't answer, and whether actors share any."""
 
     rows: list[dict[str, Any]]
+    silent: list[str]
     shared: bool
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all hosts."""
+        return sorted([*(each["name"] for each in self.rows), *self.silent])
 
 
 async def _hosts(visit: Visit) -> Hosts:
     try:
-        return Hosts(await visit.admin.hosts(), True)
+        rows, silent = await asyncio.gather(visit.admin.hosts(), visit.admin.hosts.silent())
     except PreconditionFailed:
-        return Hosts([], False)
+        return Hosts([], [], False)
+    found = {each["name"] for each in rows}  # one may have begun to answer meanwhile
+    return Hosts(rows, [name for name in silent if name not in found], True)
 
 
 def recoveries(survey: Survey) -> list[tuple[str, float, float]]:

@@ -43,6 +43,10 @@ class HostControl(Protocol):
         """The hosts that run now. One that doesn't answer in time is left out."""
         ...
 
+    async def silent(self) -> list[str]:
+        """The names of the hosts that were started and don't answer in time now."""
+        ...
+
     async def move(self, group: str, to: str = "") -> str:
         """Move a group to a host ("": the one with fewest actors), and return that host's name.
 

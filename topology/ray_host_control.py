@@ -21,6 +21,7 @@ from velaray.topology.ray_directory import directory_of
 from velaray.topology.ray_nodes import hosts_in_ray
 from velaray.topology.rpc import RemoteError, reason_of
 
+AWAY = "a host or the placement directory doesn't answer now: it restarts, or it is busy; try again"
 _ANSWER_S = 5.0
 _STARTED_WITHIN_S = 60.0
 _LOOK_S = 0.2
@@ -36,19 +37,36 @@ class RayHostControl:
 
     async def hosts(self) -> list[HostStatus]:
         """The hosts that run now. One that doesn't answer in time is left out."""
+        return [status for _, status in await self._asked() if status is not None]
+
+    async def silent(self) -> list[str]:
+        """The names of the hosts that were started and don't answer in time now."""
+        return [name for name, status in await self._asked() if status is None]
+
+    async def _asked(self) -> list[tuple[str, HostStatus | None]]:
+        """The hosts that were started, by name; None: it doesn't answer."""
         drained = await self._ask_directory("drained")
         names = await asyncio.to_thread(hosts_in_ray, self._config)
-        asked = [self._status(name, name in drained) for name in names]
-        return [status for status in await asyncio.gather(*asked) if status is not None]
 
-    async def _status(self, name: str, drained: bool) -> HostStatus | None:
-        with contextlib.suppress(ValueError, RayError, TimeoutError):  # it is away, or hangs
-            host = await asyncio.to_thread(ray.get_actor, name, self._config.ray_namespace)
-            async with asyncio.timeout(_ANSWER_S):
-                found = await host.describe.remote()
-            found["actors"] = tuple(found["actors"])
-            return HostStatus(name=found.pop("key"), drained=drained, **found)
-        return None
+        async def ask(name: str) -> list[tuple[str, HostStatus | None]]:
+            try:
+                handle = await self._handle(name)
+            except ValueError:
+                return []  # it hasn't been started
+            return [(name, await _described(handle, name in drained))]
+
+        return [each for found in await asyncio.gather(*map(ask, names)) for each in found]
+
+    async def _handle(self, name: str) -> Any:
+        """A host. Raises `ValueError` if there is none of this name."""
+        return await asyncio.to_thread(ray.get_actor, name, self._config.ray_namespace)
+
+    async def _status(self, name: str) -> HostStatus | None:
+        """A drained host; None: it isn't there, or doesn't answer."""
+        try:
+            return await _described(await self._handle(name), drained=True)
+        except ValueError:
+            return None
 
     async def move(self, group: str, to: str = "") -> str:
         """Tell the directory, then the former host."""
@@ -91,14 +109,14 @@ class RayHostControl:
 
     async def restart(self, host: str) -> HostStatus:
         """Ask the host for the installed version, then end its process; Ray starts it again."""
-        before = await self._status(host, drained=True)
+        before = await self._status(host)
         if before is None:
             raise RemoteError(Reason.NOT_FOUND, f"no host {host!r} runs and answers")
         if before.actors:
             raise RemoteError(
                 Reason.CONFLICT, f"{host} has {len(before.actors)} actors: drain it first"
             )
-        handle = await asyncio.to_thread(ray.get_actor, host, self._config.ray_namespace)
+        handle = await self._handle(host)
         with _refusals():
             async with asyncio.timeout(_STARTED_WITHIN_S):
                 version, protocol = await handle.installed.remote()
@@ -118,7 +136,7 @@ class RayHostControl:
         with _refusals():
             async with asyncio.timeout(_STARTED_WITHIN_S):
                 while True:
-                    found = await self._status(host, drained=True)
+                    found = await self._status(host)
                     if found is not None and found.pid != pid:
                         return found
                     await asyncio.sleep(_LOOK_S)
@@ -130,9 +148,20 @@ class RayHostControl:
 
     async def _hand_over(self, group: str, before: str) -> None:
         with _refusals(), contextlib.suppress(ValueError):  # the former host isn't there
-            host = await asyncio.to_thread(ray.get_actor, before, self._config.ray_namespace)
+            host = await self._handle(before)
             async with asyncio.timeout(_MOVED_WITHIN_S):
                 await host.hand_over.remote(group)
+
+
+async def _described(handle: Any, drained: bool) -> HostStatus | None:
+    """What a host tells of itself; None: it is away, or hangs."""
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            found = await handle.describe.remote()
+    except (RayError, TimeoutError):
+        return None
+    found["actors"] = tuple(found["actors"])
+    return HostStatus(name=found.pop("key"), drained=drained, **found)
 
 
 @contextlib.contextmanager
@@ -147,4 +176,4 @@ def _refusals() -> Iterator[None]:
             raise RemoteError(Reason.CONFLICT, str(error.cause)) from error
         raise RemoteError(Reason.UNAVAILABLE, reason_of(error.cause)) from error
     except (RayActorError, GetTimeoutError, TimeoutError) as error:
-        raise RemoteError(Reason.UNAVAILABLE, f"a host doesn't answer: {error}") from error
+        raise RemoteError(Reason.UNAVAILABLE, AWAY) from error  # its text has ids of Ray's

@@ -48,6 +48,7 @@ class Moved(TypedDict):
 
 
 LIST = reads(_HOSTS, list[Host])
+SILENT = reads(f"{_HOSTS}/silent", list[str])
 GET = reads(f"{_HOSTS}/{{host}}", Host)
 MOVE = Operation("POST", f"{_HOSTS}/move", body=Move, answers={200: NamedHost})
 DRAIN = Operation("POST", f"{_HOSTS}/drain", body=NamedHost, answers={200: Moved})
@@ -70,6 +71,12 @@ class Hosts(Resource[ModeT]):
         A host that doesn't answer within five seconds is left out.
         """
         return list(await self._ask(LIST))
+
+    @call
+    async def silent(self) -> list[str]:
+        """Return the names of the hosts that don't answer within five seconds: the process of each
+        restarts, or is busy."""
+        return list(await self._ask(SILENT))
 
     @call
     async def get(self, host: str) -> dict[str, Any]:

@@ -195,6 +195,9 @@ class Control:
     async def restart(self, host: str) -> HostStatus:
         return HOST
 
+    async def silent(self) -> list[str]:
+        return ["host/2"]
+
     async def move(self, group: str, to: str = "") -> str:
         return to or "host/1"
 
@@ -205,7 +208,11 @@ def test_hosts_are_shown_drained_and_resumed(
     monkeypatch.setattr(cluster.actor_system, "host_control", Control())
     shown = visitor.get("/console/hosts")
     assert "host/0 n 17 1 5.0 MiB" in shown.text
-    assert "its event loop lagged 2.5 s" in visitor.get("/").text
+    assert "host/2 Not known now: it doesn't answer" in shown.text
+    assert "<option>host/2</option>" in shown.html  # an action on it says what is wrong
+    start = visitor.get("/").text
+    assert "its event loop lagged 2.5 s" in start
+    assert "host/2 it doesn't answer now: its process restarts, or is busy" in start
     path = "/console/hosts/change"
     for action, told in (
         ("drain", "3 topics and other actors were moved"),

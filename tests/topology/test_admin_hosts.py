@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
@@ -33,6 +34,9 @@ class Control:
 
     async def hosts(self) -> list[HostStatus]:
         return [HOST]
+
+    async def silent(self) -> list[str]:
+        return ["host/2"]
 
     async def move(self, group: str, to: str = "") -> str:
         self.asked.append(("move", group, to))
@@ -92,6 +96,8 @@ def test_the_commands_ask_and_report(cluster: LocalCluster, control: Control) ->
     listed = run(cluster, "list")
     assert listed.exit_code == 0, listed.output
     assert "host/0" in listed.output and "drained" in listed.output
+    assert re.search(r"^host/2 .* doesn't answer$", listed.output, re.MULTILINE)
+    assert Admin(cluster.admin_url).hosts.silent() == ["host/2"]
     described = run(cluster, "describe", "host/0")
     assert json.loads(described.output)["actors"] == list(ACTORS)
     assert "no host 'host/5' runs; these do: host/0" in run(cluster, "describe", "host/5").output

@@ -28,7 +28,7 @@ _COLUMNS = {
 @hosts.command("list")
 @with_admin
 def list_hosts(show: Output, admin: Admin) -> None:
-    """List the hosts that run.
+    """List the hosts: those that run, and those that don't answer now.
 
     \b
     Example:
@@ -45,6 +45,8 @@ def list_hosts(show: Output, admin: Admin) -> None:
         }
         for host in admin.hosts()
     ]
+    unknown = dict.fromkeys(_COLUMNS)
+    rows += [{**unknown, "name": name, "state": "doesn't answer"} for name in admin.hosts.silent()]
     show.rows(_COLUMNS, rows)
 
 
