@@ -33,7 +33,7 @@ from velaray.console.survey import SURVEYS, Surveys
 from velaray.console.visit import SERVER, TEMPLATES, templates
 from velaray.topology.actor_system import ActorSystem
 
-_PAGES = (
+PAGES = (
     attention,
     topics,
     topic,
@@ -51,6 +51,7 @@ _PAGES = (
     audit,
     login,
 )
+"""The modules of the pages."""
 _API = web.AppKey("api", web.Application)
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
@@ -68,7 +69,7 @@ def console_app(actor_system: ActorSystem) -> web.Application:
     app[_API].cleanup_ctx.append(measure_lag)
     app[_API].cleanup_ctx.append(push_metrics)
     app.cleanup_ctx.append(_api)
-    for module in _PAGES:
+    for module in PAGES:
         for method, path, handler in module.ROUTES:
             app.router.add_route(method, path, handler)
     app.router.add_get("/console/static/{file}", static_file)

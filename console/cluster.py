@@ -10,7 +10,7 @@ from aiohttp import web
 
 from velaray.client.admin.errors import PreconditionFailed
 from velaray.console.attention import actor_name, replicators
-from velaray.console.pages import Outcome, change, page
+from velaray.console.pages import Outcome, ask, change, page
 from velaray.console.parts import part
 from velaray.console.survey import Survey
 from velaray.console.visit import Visit, link
@@ -43,6 +43,21 @@ async def show_clusters(visit: Visit) -> web.Response:
         homes=homes,
         migrations=migrations,
         most=MOST_ROWS,
+    )
+
+
+async def ask_to_roll_back(visit: Visit) -> web.Response:
+    """What the roll-back of a migration would lose, and the form that confirms it."""
+    tenant, why = visit.needed("tenant"), visit.text("why")
+    found = await visit.admin.migrations.get(tenant)
+    return ask(
+        visit,
+        f"Roll the migration of {tenant} back",
+        f"It is in the phase {found['phase']}. What was created at {found['target']} is deleted "
+        "there, and the tenant stays here.",
+        {"tenant": tenant, "why": why},
+        "Roll back",
+        link("clusters"),
     )
 
 
@@ -143,6 +158,7 @@ async def show_settings(visit: Visit) -> web.Response:
 
 ROUTES = (
     ("GET", "/console/clusters", page(show_clusters)),
+    ("GET", "/console/clusters/roll-back", page(ask_to_roll_back)),
     ("POST", "/console/clusters/roll-back", change(roll_back)),
     ("GET", "/console/hosts", page(show_hosts)),
     ("POST", "/console/hosts/change", change(change_host)),

@@ -11,7 +11,7 @@ from velaray.client.message_id import MessageId as ClientMessageId
 from velaray.console.attention import DEAD_LETTERS
 from velaray.console.entries import Shown, messages_of
 from velaray.console.messages import read_entry
-from velaray.console.pages import Outcome, change, page
+from velaray.console.pages import Outcome, ask, change, page
 from velaray.console.parts import Part, part
 from velaray.console.topics import full_name, topic_names
 from velaray.console.visit import FormError, Visit, link
@@ -126,6 +126,20 @@ async def retry(visit: Visit) -> Outcome:
     return Outcome(link("dead-letters"), f"{count} deletions are retried")
 
 
+async def ask_to_forget_deletion(visit: Visit) -> web.Response:
+    """What is lost if a deletion that was given up is forgotten, and the form that confirms it."""
+    id = visit.needed("id")
+    return ask(
+        visit,
+        f"Forget the deletion {id}",
+        "It disappears from the list. Its ledger stays stored and takes space, until `velaray "
+        "ledgers audit --repair` deletes it.",
+        {"id": id},
+        "Forget the deletion",
+        link("dead-letters"),
+    )
+
+
 async def forget(visit: Visit) -> Outcome:
     """Remove deletions of ledgers that were given up from the list."""
     count = await visit.admin.ledgers.forget_dead(_ids(visit))
@@ -138,5 +152,6 @@ ROUTES = (
     ("GET", "/console/dead-letters/forget-letter", page(ask_to_forget)),
     ("POST", "/console/dead-letters/forget-letter", change(forget_letter)),
     ("POST", "/console/dead-letters/retry", change(retry)),
+    ("GET", "/console/dead-letters/forget", page(ask_to_forget_deletion)),
     ("POST", "/console/dead-letters/forget", change(forget)),
 )

@@ -40,6 +40,36 @@ class Outcome(NamedTuple):
     text: str
 
 
+class Choice(NamedTuple):
+    """A field of a question with the values that it may have, each with its text."""
+
+    name: str
+    label: str
+    options: tuple[tuple[str, str], ...]
+
+
+def ask(
+    visit: Visit,
+    question: str,
+    effect: str,
+    fields: dict[str, str],
+    button: str,
+    back: str,
+    choice: Choice | None = None,
+) -> web.Response:
+    """The question before something is destroyed. ``effect`` says what would be lost. The form is
+    sent to the path of the question, with ``fields``."""
+    return visit.render(
+        "question.html",
+        question=question,
+        effect=effect,
+        fields=fields,
+        button=button,
+        back=back,
+        choice=choice,
+    )
+
+
 Change = Callable[[Visit], Awaitable[Outcome]]
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from aiohttp import web
 
 from velaray.client.admin.errors import NotFound
-from velaray.console.formats import counted, when
-from velaray.console.pages import Outcome, change, page
+from velaray.console.formats import counted, short, when
+from velaray.console.pages import Choice, Outcome, ask, change, page
 from velaray.console.parts import Part, part
 from velaray.console.previews import MOVES, Move, apply, preview
 from velaray.console.topics import actor_search, full_name
@@ -20,6 +20,11 @@ from velaray.events.ids import TopicName
 
 WIDTH = 1000
 """Units of a bar's width."""
+_CONNECTED = Choice(
+    "force",
+    "Connected consumers",
+    (("", "refuse if consumers are connected"), ("1", "disconnect them")),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +161,32 @@ async def confirm(visit: Visit) -> Outcome:
     return Outcome(link("subscription", topic=move.topic, name=move.name), told)
 
 
+async def ask_to_delete(visit: Visit) -> web.Response:
+    """What the deletion of a subscription would lose, and the form that confirms it."""
+    topic, name = full_name(visit.needed("topic")), visit.needed("name")
+    stats = await part(visit.admin.topics.stats(topic))
+    if stats.value is None:
+        now = f"What it holds isn't known now: {stats.problem}."
+    elif (known := stats.value["subscriptions"].get(name)) is None:
+        raise NotFound(404, f"{topic} has no subscription {name!r}")
+    else:
+        consumers = counted(len(known["consumers"]), "consumer")
+        backlog = counted(known["msgBacklog"], "entry", "entries")
+        now = f"It has not acknowledged {backlog}, and {consumers} use it now."
+        if len(known["consumers"]) == 1:
+            now = now.replace(" use ", " uses ")
+    return ask(
+        visit,
+        f"Delete {name} of {short(topic)}",
+        "Its position is lost, and messages that only it holds can be trimmed. This can't be "
+        f"undone. {now}",
+        {"topic": topic, "name": name},
+        f"Delete {name}",
+        link("subscription", topic=topic, name=name),
+        _CONNECTED,
+    )
+
+
 async def delete(visit: Visit) -> Outcome:
     """Delete a subscription."""
     topic, name = full_name(visit.needed("topic")), visit.needed("name")
@@ -167,5 +198,6 @@ ROUTES = (
     ("GET", "/console/subscription", page(show)),
     ("GET", "/console/subscription/preview", page(show_preview)),
     ("POST", "/console/subscription/move", change(confirm)),
+    ("GET", "/console/subscription/delete", page(ask_to_delete)),
     ("POST", "/console/subscription/delete", change(delete)),
 )

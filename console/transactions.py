@@ -6,7 +6,7 @@ import asyncio
 
 from aiohttp import web
 
-from velaray.console.pages import Outcome, change, page
+from velaray.console.pages import Outcome, ask, change, page
 from velaray.console.parts import part
 from velaray.console.visit import FormError, Visit, link
 
@@ -37,6 +37,21 @@ async def show_one(visit: Visit) -> web.Response:
     return visit.render("transaction.html", id=text, found=found)
 
 
+async def ask_to_abort(visit: Visit) -> web.Response:
+    """What the abort of a transaction would lose, and the form that confirms it."""
+    text = visit.needed("id")
+    found = await visit.admin.transactions.get(id_of(text))
+    return ask(
+        visit,
+        f"Abort transaction {found['txnId']}",
+        f"It is {found['status'].lower()}. Its messages never appear, and its acknowledgements "
+        "don't count. This can't be undone.",
+        {"id": found["txnId"]},
+        "Abort the transaction",
+        link("transaction", id=text),
+    )
+
+
 async def abort(visit: Visit) -> Outcome:
     """Abort a transaction."""
     text = visit.needed("id")
@@ -48,5 +63,6 @@ async def abort(visit: Visit) -> Outcome:
 ROUTES = (
     ("GET", "/console/transactions", page(show)),
     ("GET", "/console/transaction", page(show_one)),
+    ("GET", "/console/transaction/abort", page(ask_to_abort)),
     ("POST", "/console/transaction/abort", change(abort)),
 )

@@ -70,8 +70,9 @@ document.addEventListener("click", (event) => {
   }
   const copy = event.target.closest("[data-copy]");
   if (copy) {
-    navigator.clipboard.writeText(document.getElementById(copy.dataset.copy).textContent.trim())
-      .then(() => { copy.textContent = "Copied"; });
+    // Browsers have navigator.clipboard only for https and for this machine.
+    document.getSelection().selectAllChildren(document.getElementById(copy.dataset.copy));
+    copy.textContent = document.execCommand("copy") ? "Copied" : "Press Ctrl-C";
   }
 });
 

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
-from velaray import Client, ConsumerType
+from velaray import AuthenticationToken, Client, ConsumerType
 from velaray.client.admin import Admin
 from velaray.client.retention_marks import RETENTION_MARK, SPARK
 from velaray.client.schema import AvroSchema, Record, String
@@ -30,11 +30,15 @@ class Order(Record):
 
 
 @contextmanager
-def scene(data: Path) -> Iterator[LocalCluster]:
+def scene(data: Path, token: str | None = None, **settings: Any) -> Iterator[LocalCluster]:
     """Topics with and without problems, clients that stay connected, an open transaction."""
-    settings: dict[str, Any] = {"undelete_s": 3600, "audit": AuditSettings()}
-    with LocalCluster(data, **settings) as cluster, Client(cluster.service_url) as client:
-        admin = Admin(cluster.admin_url)
+    proof = None if token is None else AuthenticationToken(token)
+    settings = {"undelete_s": 3600, "audit": AuditSettings(), **settings}
+    with (
+        LocalCluster(data, **settings) as cluster,
+        Client(cluster.service_url, authentication=proof) as client,
+    ):
+        admin = Admin(cluster.admin_url, token=token)
         admin.topics.create("orders")
         admin.topics.create("clicks", partitions=4)
         admin.subscriptions.create("orders", "billing")
@@ -69,9 +73,9 @@ def scene(data: Path) -> Iterator[LocalCluster]:
         yield cluster
 
 
-def pages(cluster: LocalCluster) -> dict[str, str]:
+def pages(cluster: LocalCluster, token: str | None = None) -> dict[str, str]:
     """The paths of all pages, by name."""
-    admin = Admin(cluster.admin_url)
+    admin = Admin(cluster.admin_url, token=token)
     (transaction,) = admin.transactions()["transactions"]
     key = "subscription/public/default/orders/"
     actor = next(each for each in admin.actors() if each.startswith(key) and "shipping" in each)
@@ -92,6 +96,7 @@ def pages(cluster: LocalCluster) -> dict[str, str]:
         "message": f"/console/message?topic={ORDERS}&id={first}:9",
         "subscription": f"/console/subscription?{of_shipping}",
         "moves": f"/console/subscription/moves?{of_shipping}",
+        "subscription-delete": f"/console/subscription/delete?{of_shipping}",
         "preview": f"/console/subscription/preview?{of_shipping}&move=seek&to=earliest",
         "time": "/console/time",
         "moment": f"/console/time?actor={quote(actor, safe='')}&event={event}",
@@ -99,6 +104,7 @@ def pages(cluster: LocalCluster) -> dict[str, str]:
         "forget-letter": f"/console/dead-letters/forget-letter?{urlencode(in_dead_letters)}",
         "transactions": "/console/transactions",
         "transaction": f"/console/transaction?id={transaction['txnId']}",
+        "transaction-abort": f"/console/transaction/abort?id={transaction['txnId']}",
         "schemas": f"/console/schemas?topic={ORDERS}",
         "pipelines": "/console/pipelines",
         "release": "/console/pipelines/release?topic=clicks&name=report",

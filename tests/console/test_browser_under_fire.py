@@ -11,23 +11,23 @@ broken store, and the rollback of a migration needs a second cluster. Those on h
 from __future__ import annotations
 
 import itertools
-import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
 
 import pytest
 
-from tests.console.browsing import IN_CHROMIUM, Tab
+from tests.console.browsing import IN_CHROMIUM
+from tests.console.window import Refused, Request, Window
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from velaray import Client
 from velaray.client.admin import Admin, Conflict, Unavailable
 from velaray.client.retention_marks import RETENTION_MARK, SPARK
+from velaray.console.app import PAGES
 from velaray.topology.config import AuditSettings
 
 pytestmark = [pytest.mark.slow, IN_CHROMIUM]
@@ -38,8 +38,6 @@ FIRE = "persistent://public/default/fire"
 ENDED = "persistent://public/default/ended"
 LETTERS = "fire-s-DLQ"
 SCHEMA = '{"type":"record","name":"R","fields":[{"name":"a","type":"int"}]}'
-_UNREADABLE = re.compile(r"Traceback|object at 0x|[A-Za-z]Error\b|[0-9a-f]{24}|^\s*$")
-"""Texts for programmers: tracebacks, names of errors, ids of actors of Ray; and none."""
 
 
 class Fire:
@@ -78,79 +76,6 @@ def killer_in_process(cluster: LocalCluster) -> Callable[[int], None]:
         cluster.actor_system.kill_host(number)
 
     return lambda number: cluster.run(end(number))
-
-
-class Refused(Exception):
-    """The console said why something didn't work."""
-
-
-class Window(Tab):
-    """A page of the browser whose every answer is checked."""
-
-    # Chromium reports each answer of these kinds; the page must say what it means.
-    EXPECTED = ("404 (Not Found)", "503 (Service Unavailable)")
-
-    def __init__(self, browser: Any, url: str) -> None:
-        super().__init__(browser, url)
-        self.refusals: list[str] = []
-
-    def open(self, path: str, **query: str) -> None:
-        """Open a page. Raises `Refused` if it says that it can't be shown."""
-        super().open(f"{path}?{urlencode(query)}" if query else path)
-        self.check()
-
-    def press(self, form: str, which: str = "", **fields: str) -> None:
-        """Fill in a form and press its button. ``which`` selects one of several forms with the same
-        address. Raises `Refused`."""
-        found = self.page.locator(f'main form[action="{form}"]{which}').first
-        self._need(found)
-        for name, value in fields.items():
-            self._fill(found.locator(f'[name="{name}"]').first, value)
-        with self.page.expect_navigation():
-            found.locator("button").first.click()
-        self.check()
-
-    def follow(self, link: str) -> None:
-        """Press a link whose address contains a text. Raises `Refused`."""
-        found = self.page.locator(f'main a[href*="{link}"]').first
-        self._need(found)
-        with self.page.expect_navigation():
-            found.click()
-        self.check()
-
-    def done(self, text: str) -> None:
-        """Check that the last change succeeded, and says so."""
-        assert text in self.page.locator(".flash.good").first.inner_text()
-
-    def shows(self, text: str) -> None:
-        """Check that the page has a text. Raises `Refused` if a part of it is away."""
-        if text not in self.page.locator("main").inner_text():
-            self._refuse(self.page.locator(".away").all_inner_texts())
-
-    def check(self) -> None:
-        """Raise `Refused` if the page says that something didn't work."""
-        assert self.page.locator("h1").count() == 1, self.page.content()[:2000]
-        refusals = self.page.locator(".flash.bad").all_inner_texts()
-        if refusals:
-            self._refuse(refusals)
-
-    def _need(self, found: Any) -> None:
-        if found.count() == 0:  # what it belongs to is away, or isn't there any more
-            told = self.page.locator(".away, main p:text-matches('^(No|There is no) ')")
-            self._refuse(told.all_inner_texts())
-
-    def _refuse(self, reasons: list[str]) -> None:
-        assert reasons, f"{self.page.url} says nothing: {self.page.content()[:3000]}"
-        for reason in reasons:
-            assert not _UNREADABLE.search(reason), reason
-        self.refusals += reasons
-        raise Refused("; ".join(reasons))
-
-    def _fill(self, field: Any, value: str) -> None:
-        if field.evaluate("each => each.tagName") == "SELECT":
-            field.select_option(value)
-        else:
-            field.fill(value)
 
 
 class Action(NamedTuple):
@@ -195,6 +120,7 @@ def move(kind: str, to: str, told: str) -> Callable[[Window, str], None]:
 
 def unsubscribe(window: Window, fresh: str) -> None:
     window.open("/console/subscription", topic="fire", name="ended")
+    window.follow("/console/subscription/delete")
     window.press("/console/subscription/delete")
     window.done("is deleted")
 
@@ -269,8 +195,19 @@ def release(window: Window, fresh: str) -> None:
 def abort(window: Window, fresh: str) -> None:
     window.open("/console/transactions")
     window.follow("/console/transaction?id=")
+    window.follow("/console/transaction/abort")
     window.press("/console/transaction/abort")
     window.done("is aborted")
+
+
+def look(*paths: str) -> Callable[[Window, str], None]:
+    """Open pages."""
+
+    def press(window: Window, fresh: str) -> None:
+        for path in paths:
+            window.open(path)
+
+    return press
 
 
 def search(path: str, told: str, **fields: str) -> Callable[[Window, str], None]:
@@ -309,6 +246,12 @@ ACTIONS: dict[str, Action] = {
     "check a schema": Action(check_schema),
     "search messages": Action(search("/console/messages?topic=fire", "hello", key="k")),
     "look back": Action(look_back),
+    "look at the cluster": Action(
+        look(*(f"/console/{page}" for page in ("clusters", "hosts", "settings", "login")), "/")
+    ),
+    "look at a subscription": Action(look("/console/subscription/moves?topic=fire&name=s")),
+    "look at a message": Action(look("/console/message?topic=fire&id=latest")),
+    "ask about a deletion": Action(look("/console/dead-letters/forget?id=0")),
     "search topics": Action(search("/console/topics", "public/default/fire", q="fire")),
     "search pipelines": Action(search("/console/pipelines", "All subscriptions", q="fire")),
     "search changes": Action(search("/console/audit", "public/default/fire", target="fire")),
@@ -320,6 +263,17 @@ ACTIONS: dict[str, Action] = {
     "release a mark": Action(release, lambda admin: "query" not in admin.subscriptions("fire")),
     "abort a transaction": Action(abort, lambda admin: admin.transactions()["total"] == 0),
 }
+ELSEWHERE: set[Request] = {
+    ("POST", "/console/login"),
+    ("POST", "/console/logout"),
+    ("POST", "/console/theme"),
+    ("POST", "/console/dead-letters/retry"),
+    ("POST", "/console/dead-letters/forget"),
+    ("GET", "/console/clusters/roll-back"),
+    ("POST", "/console/clusters/roll-back"),
+}
+"""What isn't pressed under fire."""
+ON_RAY: set[Request] = {("POST", "/console/hosts/change"), ("POST", "/console/hosts/move")}
 _fresh = itertools.count(1)
 
 
@@ -363,9 +317,13 @@ def arrange(admin: Admin, client: Client) -> None:
     client.create_producer("paid").send(b"x", txn=client.new_transaction(600))
 
 
-def press_all(browser: Any, admin: Admin, fire: Fire, actions: dict[str, Action]) -> None:
+def every_route() -> set[Request]:
+    """The pages and the forms of the console."""
+    return {(method, path) for module in PAGES for method, path, _ in module.ROUTES}
+
+
+def press_all(window: Window, admin: Admin, fire: Fire, actions: dict[str, Action]) -> None:
     """Press everything under fire."""
-    window = Window(browser, admin.url)
     with fire.burning():
         for name, action in actions.items():
             before = len(window.refusals)
@@ -385,4 +343,6 @@ def test_actions_under_fire(browser: Any, tmp_path: Path) -> None:
         admin = Admin(cluster.admin_url)
         arrange(admin, client)
         fire = Fire(killer_in_process(cluster), 1.0)
-        press_all(browser, admin, fire, ACTIONS)
+        window = Window(browser, admin.url)
+        press_all(window, admin, fire, ACTIONS)
+        assert every_route() - window.asked == ELSEWHERE | ON_RAY

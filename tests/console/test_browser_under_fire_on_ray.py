@@ -18,14 +18,16 @@ from ray.exceptions import RayError
 from tests.console.browsing import IN_CHROMIUM
 from tests.console.test_browser_under_fire import (
     ACTIONS,
+    ELSEWHERE,
     FIRE,
     HOSTS,
     Action,
     Fire,
-    Window,
     arrange,
+    every_route,
     press_all,
 )
+from tests.console.window import Window
 from tests.ray.support import RayNodes
 from tests.support.waiting import wait_until
 from velaray import Client
@@ -94,4 +96,6 @@ def test_actions_under_fire_on_ray(browser: Any) -> None:
         admin = Admin(cluster.admin_url)
         arrange(admin, client)  # hosts start with the first actors
         fire = Fire(killer_on_ray(cluster), 2.0)
-        press_all(browser, admin, fire, ACTIONS | HOST_ACTIONS)
+        window = Window(browser, admin.url, "narrow", "dark")
+        press_all(window, admin, fire, ACTIONS | HOST_ACTIONS)
+        assert every_route() - window.asked == ELSEWHERE

@@ -69,6 +69,9 @@ def test_a_dead_letter_is_republished(
     assert "no such message" in unknown.text
     lost = visitor.post("/console/dead-letters/republish", {"topic": "bills", "id": "0:0"})
     assert lost.status == 200
+    asked = visitor.get("/console/dead-letters/forget?id=x").text
+    assert "Forget the deletion x?" in asked
+    assert "ledgers audit --repair" in asked
     nothing = visitor.post("/console/dead-letters/retry", {"id": "x"})
     assert "are retried" not in nothing.text
 
@@ -116,6 +119,10 @@ def test_a_transaction_is_shown_and_aborted(
         assert found["txnId"] in shown.text
         one = visitor.get(f"/console/transaction?id={found['txnId']}")
         assert "public/default/paid" in one.text
+        assert "/console/transaction/abort?id=" in one.html
+        asked = visitor.get(f"/console/transaction/abort?id={found['txnId']}").text
+        assert "Its messages never appear" in asked
+        assert admin.transactions()["total"] == 1
         told = visitor.post("/console/transaction/abort", {"id": found["txnId"]})
         assert "is aborted" in told.text
     assert visitor.get("/console/transaction?id=x").status == 400
@@ -170,6 +177,7 @@ def test_clusters_and_settings_are_shown(cluster: LocalCluster, visitor: Visitor
     assert f"{cluster.config.name} (this one)" in shown.text
     assert "No tenant was to move away from here." in shown.text
     assert "clusterName" in visitor.get("/console/settings").text
+    assert visitor.get("/console/clusters/roll-back?tenant=public").status == 404
     told = visitor.post("/console/clusters/roll-back", {"tenant": "public"})
     assert "rolled back" not in told.text.replace("Roll back", "")
 

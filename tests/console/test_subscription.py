@@ -201,10 +201,21 @@ def test_a_wrong_move_is_refused(
     assert visitor.get(path).status == 400
 
 
-def test_a_subscription_is_deleted(cluster: LocalCluster, visitor: Visitor, admin: Admin) -> None:
+def test_a_subscription_is_deleted_after_a_question(
+    cluster: LocalCluster, visitor: Visitor, admin: Admin
+) -> None:
     filled(cluster, admin, "ended", 1)
+    question = "/console/subscription/delete?topic=ended&name=s"
+    shown = visitor.get(page_of("ended"))
+    assert 'action="/console/subscription/delete"' not in shown.html
+    assert "/console/subscription/delete?topic=" in shown.html
+    asked = visitor.get(question).text
+    assert "Delete s of public/default/ended?" in asked
+    assert "It has not acknowledged 1 entry, and 0 consumers use it now." in asked
+    assert admin.subscriptions("ended") == ["s"]
     visitor.post("/console/subscription/delete", {"topic": "ended", "name": "s"})
     assert admin.subscriptions("ended") == []
+    assert visitor.get(question).status == 404
 
 
 def test_a_message_tells_its_history_in_each_subscription(
