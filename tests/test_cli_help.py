@@ -101,6 +101,19 @@ def test_commands_are_completed(
     assert "peek" in asked(f"{shell}_complete")
 
 
+def test_the_page_lists_the_commands_that_ask() -> None:
+    page = (ROOT / "docs/command-line.md").read_text(encoding="utf-8")
+    _, _, section = page.partition("## Confirmation")
+    listed = "".join(line for line in section.splitlines() if line.startswith("- "))
+    asking = {
+        name.removeprefix("velaray ")
+        for name in SINGLE
+        if any("--yes" in each.opts for each in ALL[name].params)
+    }
+    assert {"erase", "topics delete"} < asking
+    assert set(re.findall(r"`([a-z -]+)`", listed)) == asking
+
+
 def test_start_reports_as_json(tmp_path: Path) -> None:
     page = (ROOT / "docs/command-line.md").read_text(encoding="utf-8")
     command = "start --local -o json"

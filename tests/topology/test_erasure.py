@@ -143,7 +143,16 @@ def test_erasure_by_subject(cluster: LocalCluster, admin: velaray.Admin) -> None
         for number in range(6):
             properties = {"subject": f"person {number % 2}"}
             producer.send(b"%d" % number, properties=properties, partition_key="same")
-    command = ["erase", "--admin-url", cluster.admin_url, "--namespace", NAMESPACE, "-o", "json"]
+    command = [
+        "erase",
+        "--yes",
+        "--admin-url",
+        cluster.admin_url,
+        "--namespace",
+        NAMESPACE,
+        "-o",
+        "json",
+    ]
     result = CliRunner().invoke(main, [*command, "--subject", "person 1"])
     assert result.exit_code == 0, result.output
     assert json.loads(result.output)["existed"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from velaray.cli.common import Output, with_admin
+from velaray.cli.confirmation import destroys
 from velaray.client.admin import Admin
 
 
@@ -12,6 +13,7 @@ from velaray.client.admin import Admin
 @click.option("--namespace", required=True, metavar="TENANT/NAMESPACE", help="Where to erase.")
 @click.option("--key", help="Erase the messages with this key.")
 @click.option("--subject", help="Erase the messages with this value of the property subject.")
+@destroys("erase messages of {namespace} for ever, also in archives and backups")
 @with_admin
 def erase(show: Output, admin: Admin, namespace: str, key: str | None, subject: str | None) -> None:
     """Erase all messages of a key, or of a subject, in an erasable namespace.
