@@ -19,6 +19,7 @@ from velaray.topology.actor_system import (
     ActorSystem,
     Address,
     MakeActor,
+    Unreachable,
     check_survey,
 )
 from velaray.topology.config import ClusterConfig
@@ -44,13 +45,16 @@ class InProcessActorSystem(ActorSystem):
         self.failures: list[tuple[ActorKey, BaseException]] = []
         self._hosts: dict[ActorKey, ActorHost] = {}
         self._idle = IdleActors(self._hosted)
+        self._stopping: tuple[bool, bool, ActorKind] | None = None
 
     async def address(self, key: ActorKey) -> Address:
         """Start the actor unless it runs.
 
         Raises what `HostedActors.address` raises, but `RemoteError` (STORAGE_FULL) if there is no
-        room for its journal.
+        room for its journal; `Unreachable` for an actor that `stop` won't stop any more.
         """
+        if self._is_late(key):
+            raise Unreachable(f"{key} isn't started: the cluster is stopping")
         try:
             return await self._hosted.address(key)
         except StorageFull as error:
@@ -126,12 +130,22 @@ class InProcessActorSystem(ActorSystem):
     async def stop(self) -> None:
         """Stop every actor. Garbage collectors, which are clients, come first; then subscriptions,
         partitions and the catalog; then inbound replicators, which partitions would activate
-        again."""
+        again. Actors of a kind whose turn has come aren't started any more: a partition, whose turn
+        comes later, would start its replicators for ever."""
         self.drop_rpc()
         while self.actors:  # a stopping actor may activate a garbage collector again
-            await self.dismiss(max(self.actors, key=_stops_first))
+            key = max(self.actors, key=_stops_first)
+            if key.kind is not ActorKind.GARBAGE_COLLECTOR:
+                self._stopping = _stops_first(key)
+            await self.dismiss(key)
+        self._stopping = None
         for host in self.shared_hosts:
             host.stop()
+
+    def _is_late(self, key: ActorKey) -> bool:
+        if self._stopping is None or key.kind is ActorKind.GARBAGE_COLLECTOR:
+            return False
+        return _stops_first(key) >= self._stopping and not self._hosted.has_begun(key)
 
 
 def _stops_first(key: ActorKey) -> tuple[bool, bool, ActorKind]:

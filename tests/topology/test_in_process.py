@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -103,6 +104,29 @@ def test_the_failure_of_an_actor_reaches_its_caller(
         with pytest.raises(RemoteError, match=text) as caught:
             await call_by_name(actor_system, key, "stats")
         assert caught.value.kind == kind
+
+    with_actor_system(scenario)
+
+
+def test_an_actor_that_is_started_again_and_again_does_not_hold_up_the_end() -> None:
+    async def scenario(actor_system: InProcessActorSystem, key: ActorKey) -> None:
+        registry = ActorKey.of_schema_registry(TOPIC, key.topic_incarnation)
+        starts = 0
+
+        async def start_again() -> None:  # as a partition starts its replicators
+            nonlocal starts
+            while True:
+                with contextlib.suppress(Unreachable):
+                    await actor_system.address(registry)
+                    starts += 1
+                await asyncio.sleep(0)
+
+        await actor_system.address(key)
+        starting = asyncio.create_task(start_again())
+        await until(lambda: starts)
+        async with asyncio.timeout(20):
+            await actor_system.stop()
+        starting.cancel()
 
     with_actor_system(scenario)
 
