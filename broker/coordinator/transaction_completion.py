@@ -116,15 +116,16 @@ class TransactionCompletion:
         if spread:
             kept = await self._persist(Spread(known.sequence, spread))
             assert isinstance(kept, SpreadIs)
-            applied.set_result(None)
+        # The verdict is durable wherever it applies. After a crash from here on, a recovery asks
+        # the participants once more.
+        applied.set_result(None)
+        if spread:
             await self._name_participants(known, kept.clusters)
         await self._persist(Finish(known.sequence))
         del self._tasks[known.sequence], self._untold[known.sequence]
         del self._applied[known.sequence]
         self._keys.pop(known.sequence, None)
         self._ended(known)
-        if not applied.done():
-            applied.set_result(None)
 
     async def _apply(self, known: Transaction) -> dict[str, list[str]]:
         """Make all participants apply the verdict; returns the partitions with entries by

@@ -20,6 +20,7 @@ from tests.topology.test_transactions import (
     run,
 )
 from velaray.actors.coordinator.machine import Decide
+from velaray.actors.coordinator.state import Status
 from velaray.actors.runtime import Stopped
 from velaray.broker.coordinator.messages import MayJoin
 from velaray.broker.subscription.messages import (
@@ -63,6 +64,34 @@ def test_an_end_right_after_the_coordinators_answer_refuses_a_message() -> None:
         assert (
             setting.partition.log.visibility.readable_end == setting.partition.log.end_offset == 0
         )
+
+    run(scenario)
+
+
+def test_an_end_is_answered_when_the_participants_have_applied_it() -> None:
+    """Recording that they have takes another sync, for which no client waits."""
+
+    async def scenario(setting: Setting) -> None:
+        consumer = await setting.consume()
+        transaction = await setting.begin(TOPIC)
+        await setting.publish(b"1", transaction)
+        completion, recorded = setting.coordinating.completion, asyncio.Event()
+        persist = completion._persist
+
+        async def persist_later(command: Any) -> Any:
+            await recorded.wait()
+            return await persist(command)
+
+        completion._persist = persist_later  # type: ignore[method-assign]
+        assert not (await setting.end(transaction)).HasField("error")
+        assert setting.partition.log.visibility.readable_end == 1
+        assert await payloads(consumer, 1) == [b"1"]
+        assert setting.status(transaction) is Status.COMMITTING
+        assert not (await setting.end(transaction)).HasField("error"), "a repetition"
+        recorded.set()
+        async with asyncio.timeout(5):
+            while setting.status(transaction) is not Status.COMMITTED:
+                await asyncio.sleep(0.005)
 
     run(scenario)
 
