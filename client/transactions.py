@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from random import randrange
 from types import TracebackType
@@ -16,6 +17,7 @@ from velaray.client.core import PARTITIONS_UPDATE_SECONDS, Core
 from velaray.client.enums import TransactionState
 from velaray.client.exceptions import (
     AlreadyClosed,
+    AuthorizationError,
     InvalidConfiguration,
     InvalidTxnStatusError,
     ServiceUnitNotReady,
@@ -37,6 +39,12 @@ ASSIGN = TopicName("pulsar", "system", "transaction_coordinator_assign")
 """The topic whose partitions represent the coordinators."""
 OPEN_AT_ONCE = 64
 """Number of open transactions for which a client stays with one coordinator."""
+MOST_EXPECTED = 16
+"""The most participants that a transaction begins with."""
+
+Participant = tuple[str, str | None]
+"""A topic partition, and the name of the subscription if the participant is one of its
+subscriptions."""
 
 T = TypeVar("T")
 
@@ -62,6 +70,10 @@ class Coordinators:
     A client stays with one coordinator, so that the records of its transactions share syncs and no
     unnecessary coordinators run. Every coordinator is suitable. A client with many open
     transactions uses further ones.
+
+    A transaction begins with the participants that the last two committed ones of this client had
+    in common, which saves their registration. An expected participant that gets nothing only gets
+    the verdict.
     """
 
     def __init__(self, core: Core) -> None:
@@ -71,6 +83,7 @@ class Coordinators:
         self._count = 0
         self._counted_at = 0.0
         self._greeted: dict[int, Connection] = {}
+        self._committed: deque[frozenset[Participant]] = deque(maxlen=2)
         self.left = False
         """Whether the client has left the cluster: these coordinators get no more requests then."""
         core.when_switched.add(self._leave)
@@ -115,9 +128,28 @@ class Coordinators:
         command = pb.CommandNewTxn(txn_ttl_millis=timeout_ms, tc_id=number)
         if of_sequence is not None:
             command.series, command.series_number = of_sequence
-        answer = await self.request(number, lambda: command)
+        expected = self._expected()
+        _expect(command, expected)
+        try:
+            answer = await self.request(number, lambda: command)
+        except AuthorizationError:
+            if not expected:
+                raise
+            # A right to a participant was revoked, which this transaction perhaps doesn't need.
+            self._committed.clear()
+            return await self.begin_at(number, timeout_s, of_sequence)
         found = TransactionId(answer.txnid_most_bits, answer.txnid_least_bits)
-        return Transaction(self, found, timeout_s)
+        return Transaction(self, found, timeout_s, expected if answer.joined else ())
+
+    def _expected(self) -> list[Participant]:
+        if len(self._committed) < 2:
+            return []
+        common = self._committed[0] & self._committed[1]
+        return sorted(common, key=_order)[:MOST_EXPECTED]
+
+    def committed(self, participants: Iterable[Participant]) -> None:
+        """Note the participants that a committed transaction used."""
+        self._committed.append(frozenset(participants))
 
     async def count(self) -> int:
         """Return the number of coordinators. Raises `InvalidConfiguration` if there are none."""
@@ -204,12 +236,20 @@ class Transaction:
     transactions at once.
     """
 
-    def __init__(self, coordinators: Coordinators, txn_id: TransactionId, timeout_s: float) -> None:
+    def __init__(
+        self,
+        coordinators: Coordinators,
+        txn_id: TransactionId,
+        timeout_s: float,
+        joined: Iterable[Participant] = (),
+    ) -> None:
+        """``joined`` are the participants that it began with."""
         self._coordinators = coordinators
         self._core = coordinators.core
         self._id = txn_id
         self._state = TransactionState.OPEN
-        self._joined: dict[tuple[str, str | None], _Joining] = {}
+        self._began_with = frozenset(joined)
+        self._joined: dict[Participant, _Joining] = {}
         self._senders: set[Sender] = set()
         self._under_way = 0
         self._idle: asyncio.Future[None] | None = None
@@ -334,7 +374,7 @@ class Transaction:
         """Register a subscription that gets acknowledgements with the coordinator, once."""
         await self._join((topic, subscription))
 
-    async def _join(self, who: tuple[str, str | None]) -> None:
+    async def _join(self, who: Participant) -> None:
         joined = self._core.loop.create_future()
 
         def go(error: VelarayError | None) -> None:
@@ -345,15 +385,16 @@ class Transaction:
         if (error := await joined) is not None:
             raise error
 
-    def _when_joined(
-        self, who: tuple[str, str | None], go: Callable[[VelarayError | None], None]
-    ) -> _Joining:
+    def _when_joined(self, who: Participant, go: Callable[[VelarayError | None], None]) -> _Joining:
         joining = self._joined.get(who)
         if joining is None:
             joining = self._joined[who] = _Joining(self._core.loop)
-            add = partial(_add, self._id, *who)
-            telling = self._core.spawn(self._coordinators.request(self._id.coordinator, add))
-            telling.add_done_callback(partial(self._told, joining))
+            if who in self._began_with:
+                joining.over.set_result(None)
+            else:
+                add = partial(_add, self._id, *who)
+                telling = self._core.spawn(self._coordinators.request(self._id.coordinator, add))
+                telling.add_done_callback(partial(self._told, joining))
         if joining.over.done():
             go(joining.error)
         else:
@@ -439,6 +480,8 @@ class Transaction:
         except (InvalidTxnStatusError, TransactionNotFound):
             self._over(TransactionState.ERROR)
             raise
+        if ended is TransactionState.COMMITTED:
+            self._coordinators.committed(self._joined)
         self._over(ended)
 
     def _over(self, state: TransactionState) -> None:
@@ -456,6 +499,19 @@ class Transaction:
     def _time_out(self) -> None:
         if self._state == TransactionState.OPEN:
             self._over(TransactionState.TIME_OUT)
+
+
+def _order(participant: Participant) -> tuple[str, str]:
+    topic, subscription = participant
+    return topic, subscription or ""
+
+
+def _expect(command: pb.CommandNewTxn, participants: Iterable[Participant]) -> None:
+    for topic, subscription in participants:
+        if subscription is None:
+            command.partitions.append(topic)
+        else:
+            command.subscription.add(topic=topic, subscription=subscription)
 
 
 def _add(txn: TransactionId, topic: str, subscription: str | None) -> Any:

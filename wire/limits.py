@@ -383,6 +383,8 @@ COMMANDS: Mapping[type, Mapping[str, Rule]] = {
         "scalable": _FLAG,
         "series": _TEXT,
         "series_number": _INT64,
+        "partitions": Several(10_000, _TOPIC),
+        "subscription": Several(10_000, Part("Subscription")),
     },
     pb.CommandAddPartitionToTxn: {
         **_REQUEST,

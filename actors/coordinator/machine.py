@@ -28,7 +28,7 @@ SeriesCommitted, SeriesForgotten (and LedgerOpened, which changes nothing here).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
@@ -86,7 +86,8 @@ class Begin:
     timeout, BUSY if ``most_open`` (0: any number) transactions are unfinished. With a ``series``
     the transaction belongs to that ``number`` of the commit sequence, and a commit of the number,
     or a later one, without the transaction aborts it; refused CONFLICT if that has happened,
-    NOT_ALLOWED to other roles than the owner of the commit sequence.
+    NOT_ALLOWED to other roles than the owner of the commit sequence. The topic partitions and the
+    (topic partition, subscription) join with the beginning.
     """
 
     timeout_ms: int
@@ -94,6 +95,8 @@ class Begin:
     most_open: int = 0
     series: str = ""
     number: int = 0
+    topics: Sequence[str] = ()
+    subscriptions: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +227,18 @@ def _begin(state: CoordinatorState, command: Begin, now_ms: int) -> Decision:
         series=command.series,
         number=command.number,
     )
-    return Decision((event,), Begun(sequence))
+    events: list[Message] = [event]
+    if command.topics:
+        topics = dict.fromkeys(command.topics)
+        events.append(PartitionsJoined(sequence=sequence, topics=topics))
+    if command.subscriptions:
+        events.append(_joined(sequence, dict.fromkeys(command.subscriptions)))
+    return Decision(tuple(events), Begun(sequence))
+
+
+def _joined(sequence: int, subscriptions: Iterable[tuple[str, str]]) -> SubscriptionsJoined:
+    named = [SubscriptionName(topic=topic, subscription=name) for topic, name in subscriptions]
+    return SubscriptionsJoined(sequence=sequence, subscriptions=named)
 
 
 def _add(state: CoordinatorState, command: AddPartitions | AddSubscriptions) -> Decision:
@@ -242,8 +256,7 @@ def _add(state: CoordinatorState, command: AddPartitions | AddSubscriptions) -> 
         event, new = PartitionsJoined(sequence=sequence, topics=topics), bool(topics)
     else:
         pairs = [pair for pair in command.subscriptions if pair not in known.subscriptions]
-        named = [SubscriptionName(topic=topic, subscription=name) for topic, name in pairs]
-        event, new = SubscriptionsJoined(sequence=sequence, subscriptions=named), bool(named)
+        event, new = _joined(sequence, pairs), bool(pairs)
     return Decision((event,) if new else (), Joined())
 
 

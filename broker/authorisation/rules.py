@@ -99,6 +99,14 @@ def _add_subscriptions(command: pb.CommandAddSubscriptionToTxn) -> Iterator[Dema
         yield _of_topic(Right.CONSUME, each.topic, each.subscription)
 
 
+def _expected(command: pb.CommandNewTxn) -> Iterator[Demand]:
+    """What the participants need that the transaction begins with."""
+    for topic in command.partitions:
+        yield _of_topic(Right.PRODUCE, topic)
+    for each in command.subscription:
+        yield _of_topic(Right.CONSUME, each.topic, each.subscription)
+
+
 class Rule(NamedTuple):
     """The ``right`` that a command needs. ``demands`` says where, from the command."""
 
@@ -146,7 +154,7 @@ COMMANDS: Mapping[type, Rule] = {
     pb.CommandConsumerStats: _OPENED,
     # Transactions: the coordinator checks that the role has begun them.
     pb.CommandTcClientConnectRequest: _CONNECT,
-    pb.CommandNewTxn: _CONNECT,
+    pb.CommandNewTxn: Rule(Right.CONNECT, _expected, _answer(pb.CommandNewTxnResponse)),
     pb.CommandAddPartitionToTxn: Rule(
         Right.PRODUCE, _add_partitions, _transaction_answer(pb.CommandAddPartitionToTxnResponse)
     ),

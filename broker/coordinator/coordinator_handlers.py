@@ -50,6 +50,16 @@ def _users_topic(text: str) -> str:
     return str(check_not_systems(TopicName.parse(text)))
 
 
+def _partitions(command: pb.CommandNewTxn | pb.CommandAddPartitionToTxn) -> list[str]:
+    return [_users_topic(text) for text in command.partitions]
+
+
+def _subscriptions(
+    command: pb.CommandNewTxn | pb.CommandAddSubscriptionToTxn,
+) -> list[tuple[str, str]]:
+    return [(_users_topic(each.topic), each.subscription) for each in command.subscription]
+
+
 class Coordinator(Protocol):
     """A coordinator, as the connections of its clients see it."""
 
@@ -171,6 +181,7 @@ class CoordinatorHandlers:
                 answer.series_last = found.number
             elif isinstance(answer, pb.CommandNewTxnResponse):
                 answer.txnid_least_bits = found.sequence
+                answer.joined = True
             elif isinstance(found, InSequence):
                 answer.series_repeated = not found.now
         self.client.connection.send(answer)
@@ -186,7 +197,9 @@ class CoordinatorHandlers:
         timeout_ms = command.txn_ttl_millis or DEFAULT_TIMEOUT_MS
         most = coordinator.config.max_active_transactions
         begin = Begin(
-            timeout_ms, self.client.info.role, most, command.series, command.series_number
+            *(timeout_ms, self.client.info.role, most, command.series, command.series_number),
+            topics=_partitions(command),
+            subscriptions=_subscriptions(command),
         )
         begun = await coordinator.ask(begin)
         client = f"{self.client.info.version} at {self.client.connection.peer}"
@@ -196,15 +209,14 @@ class CoordinatorHandlers:
     async def _add_partitions(
         self, coordinator: Coordinator, command: pb.CommandAddPartitionToTxn
     ) -> Any:
-        topics = [_users_topic(text) for text in command.partitions]
         return await coordinator.ask(
-            AddPartitions(command.txnid_least_bits, topics, self.client.info.role)
+            AddPartitions(command.txnid_least_bits, _partitions(command), self.client.info.role)
         )
 
     async def _add_subscriptions(
         self, coordinator: Coordinator, command: pb.CommandAddSubscriptionToTxn
     ) -> Any:
-        pairs = [(_users_topic(each.topic), each.subscription) for each in command.subscription]
+        pairs = _subscriptions(command)
         return await coordinator.ask(
             AddSubscriptions(command.txnid_least_bits, pairs, self.client.info.role)
         )

@@ -52,6 +52,28 @@ def begun(*timeouts_ms: int, owner: str = ""):
     return story
 
 
+def test_a_transaction_begins_with_participants() -> None:
+    topics, subscriptions = ["t", "u", "t"], [("v", "s")]
+    (
+        begun()
+        .when(Begin(5000, topics=topics, subscriptions=subscriptions), now_ms=7)
+        .then(
+            events=[
+                TransactionBegun(sequence=1, at_ms=7, timeout_ms=5000),
+                PartitionsJoined(sequence=1, topics=["t", "u"]),
+                SubscriptionsJoined(
+                    sequence=1, subscriptions=[SubscriptionName(topic="v", subscription="s")]
+                ),
+            ],
+            reply=Begun(1),
+        )
+        .when(MayJoin(1, "u"))
+        .then(events=[], reply=Joined())
+        .when(MayJoin(1, "v", "s"))
+        .then(events=[], reply=Joined())
+    )
+
+
 def test_sequences_are_dense_and_begin_with_1() -> None:
     (
         begun()

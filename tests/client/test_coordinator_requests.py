@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import velaray
 import velaray.aio
 from tests.client.scripted import ScriptedServer, run
-from tests.client.test_switching import coordinators
+from tests.client.test_switching import Keeping, coordinators
 from velaray.client.lookup import ATTEMPTS_PER_OPERATION
 from velaray.wire import pulsar_pb2 as pb
 
@@ -67,5 +69,34 @@ def test_a_coordinator_that_moved_is_looked_up_again():
             await client.new_transaction()
             assert server.count("TcClientConnectRequest") == server.count("LookupTopic") == 2
             await client.shutdown()
+
+    run(work())
+
+
+@pytest.mark.parametrize("joined", [True, None], ids=["velaray", "another service"])
+def test_a_transaction_begins_with_the_participants_of_the_last_two(joined: bool | None) -> None:
+    def begun(server: ScriptedServer, connection: Any, command: Any, entry: Any) -> Any:
+        fields = {"txnid_most_bits": 0, "txnid_least_bits": asked_for_transactions(server)}
+        return pb.CommandNewTxnResponse(request_id=command.request_id, joined=joined, **fields)
+
+    def ended(server: ScriptedServer, connection: Any, command: Any, entry: Any) -> Any:
+        return pb.CommandEndTxnResponse(request_id=command.request_id)
+
+    async def work() -> None:
+        answers = coordinators() | {"NewTxn": begun, "EndTxn": ended}
+        async with (
+            Keeping(True, **answers) as server,
+            velaray.aio.Client(server.url) as client,
+        ):
+            usual, once = [await client.create_producer(name) for name in ("usual", "once")]
+            for also in ([], [once], [], []):
+                txn = await client.new_transaction()
+                for producer in (usual, *also):
+                    await producer.send(b"x", txn=txn)
+                await txn.commit()
+            topic = "persistent://public/default/usual"
+            news = [each for each in server.seen if isinstance(each, pb.CommandNewTxn)]
+            assert [list(each.partitions) for each in news] == [[], [], [topic], [topic]]
+            assert server.count("AddPartitionToTxn") == (3 if joined else 5)
 
     run(work())

@@ -325,6 +325,31 @@ def test_each_command_is_refused_with_its_own_answer(cluster: LocalCluster, role
     asyncio.run(at_the_partition())
 
 
+def pb_subscriptions(topic: str) -> list[pb.Subscription]:
+    return [pb.Subscription(topic=topic, subscription="s")]
+
+
+def test_transactions_go_on_after_a_right_to_a_usual_participant_is_revoked(
+    cluster: LocalCluster, role: str
+) -> None:
+    topics = [f"{TOPIC}-{name}" for name in ("kept", "revoked")]
+    boss = admin_of(cluster, "boss")
+    permissions = boss.permissions
+    for topic in topics:
+        boss.topics.create(topic)
+        permissions.grant(topic, role, ["produce"])
+    with client_of(cluster, role) as client:
+        kept, revoked = map(client.create_producer, topics)
+        for _ in range(3):
+            with client.new_transaction() as txn:
+                for producer in (kept, revoked):
+                    producer.send(b"x", txn=txn)
+        permissions.revoke(topics[1], role)
+        for _ in range(3):
+            with client.new_transaction() as txn:
+                kept.send(b"x", txn=txn)
+
+
 def test_a_transaction_takes_in_no_topic_of_others(cluster: LocalCluster, role: str) -> None:
     assign = "persistent://pulsar/system/transaction_coordinator_assign-partition-0"
     port = partition_port(cluster, assign)
@@ -342,12 +367,16 @@ def test_a_transaction_takes_in_no_topic_of_others(cluster: LocalCluster, role: 
         client.send(
             pb.CommandAddSubscriptionToTxn(
                 request_id=4,
-                subscription=[pb.Subscription(topic=TOPIC, subscription="s")],
+                subscription=pb_subscriptions(TOPIC),
                 **ids,
             )
         )
         found = await client.next(pb.CommandAddSubscriptionToTxnResponse)
         assert found.error == pb.AuthorizationError
+        for more in ({"partitions": [TOPIC]}, {"subscription": pb_subscriptions(TOPIC)}):
+            client.send(pb.CommandNewTxn(tc_id=0, request_id=7, **more))
+            found = await client.next(pb.CommandNewTxnResponse)
+            assert found.error == pb.AuthorizationError
         client.send(pb.CommandEndTxn(request_id=5, txn_action=pb.ABORT, **ids))
         assert not (await client.next(pb.CommandEndTxnResponse)).message
         other = await raw(port, "somebody else")
