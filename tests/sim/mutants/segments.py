@@ -135,7 +135,7 @@ MUTANTS: dict[str, Mutant] = {
     "need-no-segment": Mutant(
         "a subscription's machine doesn't say which stored segments it needs",
         ((SubscriptionMachine, "needs", _need_nothing),),
-        within=50,
+        within=100,
     ),
     "request-no-segment": Mutant(
         "a dispatcher doesn't request the stored segments that it stops at",
