@@ -279,6 +279,10 @@ class HostActor:
 
     async def hand_over(self, group: str) -> None:
         """Stop the actors of a group that the directory has placed in another host."""
+        facts = {"topic": group} if "://" in group else {"actor": group}
+        logger.info(
+            "%s leaves %s: it starts elsewhere at its next use", group, self._name, extra=facts
+        )
         await self._placed.hand_over(group)
 
     async def stop_kind(self, kind: str) -> None:
@@ -335,7 +339,7 @@ class HostActor:
         await host.keys.remote()  # a new process serves when it has started
         if await directory.relieve.remote(group, to, isolated):
             logger.info("%s moves from %s to %s", group, self._name, to, extra={"topic": group})
-            await self.hand_over(group)
+            await self._placed.hand_over(group)
 
     async def _measure(self) -> None:
         """Report the actors' metrics to Ray at intervals."""
