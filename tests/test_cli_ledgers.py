@@ -91,7 +91,10 @@ def test_orphans_are_found_and_repaired(cluster: LocalCluster, run: Run) -> None
     assert [each["ledgerId"] for each in found["ledgers"]["orphan"]] == [first, second]
     assert found["totals"]["orphan"]["bytes"] > 0
     assert f"{first} of {key.text()}" in run("audit", code=3).output
-    assert "enqueued the deletion of 2 orphans" in run("audit", "--repair").output
+    assert "delete the ledgers that no manifest lists: give --yes" in (
+        run("audit", "--repair", code=2).output
+    )
+    assert "enqueued the deletion of 2 orphans" in run("audit", "--repair", "--yes").output
     wait_until(lambda: stored(cluster, key) == rest)
     assert lost(as_json(run("audit", "--json"))) == 0
 
@@ -102,7 +105,7 @@ def test_a_listed_ledger_without_its_file_is_missing(cluster: LocalCluster, run:
     cluster.run(cluster.actor_system.store.delete_ledger(key.text(), first))
     found = as_json(run("audit", "--json", code=3))
     assert [each["ledgerId"] for each in found["ledgers"]["missing"]] == [first]
-    assert as_json(run("audit", "--repair", "--json", code=3))["announced"] == 0
+    assert as_json(run("audit", "--repair", "--yes", "--json", code=3))["announced"] == 0
     assert as_json(run("describe", str(first), "-o", "json"))["state"] == "missing"
 
 
@@ -128,7 +131,7 @@ def test_a_manifest_that_cannot_be_read_is_named_and_the_others_are_counted(
     assert f"  {bad.text()}: " in run("audit", code=3).output
     assert as_json(run("describe", str(orphan), "-o", "json"))["state"] == "orphan"
     assert "corrupt" in run("describe", str(first), code=1).output
-    assert as_json(run("audit", "--repair", "--json", code=3))["announced"] == 1
+    assert as_json(run("audit", "--repair", "--yes", "--json", code=3))["announced"] == 1
     damaged.write_bytes(data)
     wait_until(lambda: orphan not in stored(cluster, good))
     assert lost(as_json(run("audit", "--json"))) == 0
@@ -234,7 +237,7 @@ def test_dropping_a_dead_letter_leaves_an_orphan(cluster: LocalCluster, run: Run
     assert [each["ledgerId"] for each in found["ledgers"]["orphan"]] == [first]
     assert [each["ledgerId"] for each in found["ledgers"]["dead-letter"]] == [second]
     refusing.times = 0
-    run("audit", "--repair")
+    run("audit", "--repair", "--yes")
     wait_for(cluster, deleted=1)
     run("dlq", "forget", gone["id"], "--yes", code=1)
 

@@ -37,6 +37,7 @@ _NAMED = {
 @ledgers.command("audit")
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
 @click.option("--repair", is_flag=True, help="Delete the orphans.")
+@destroys("delete the ledgers that no manifest lists", only_with="repair")
 @with_admin
 def audit(show: Output, admin: Admin, as_json: bool, repair: bool) -> None:
     """Compare the stored ledgers with the manifests and the pending deletions.
@@ -46,7 +47,7 @@ def audit(show: Output, admin: Admin, as_json: bool, repair: bool) -> None:
 
     \b
     Example:
-      velaray ledgers audit --repair
+      velaray ledgers audit --repair --yes
     """
     found = admin.repair_ledgers() if repair else admin.ledger_audit()
     if show.as_json or as_json:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from velaray.cli.common import Group, Output, with_admin
+from velaray.cli.confirmation import destroys
 from velaray.client.admin import Admin
 
 _COLUMNS = {
@@ -83,6 +84,10 @@ def _row(found: dict[str, Any]) -> dict[str, Any]:
     help="The name under which the Pulsar cluster is registered here.",
 )
 @click.option("--force", is_flag=True, help="Finish even if some data isn't here yet.")
+@destroys(
+    "delete the subscriptions in {cluster} that pull {tenant}, even if some data isn't here",
+    only_with="force",
+)
 @with_admin
 def finish(show: Output, admin: Admin, tenant: str, cluster: str, force: bool) -> None:
     """Stop pulling TENANT, and delete the subscriptions in the other cluster that pulled it.
