@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -24,7 +25,7 @@ from velaray.admin.http import (
     ask_catalog,
     done,
 )
-from velaray.admin.metrics import ACTOR_S, LabelledMetrics, by_labels, gathered
+from velaray.admin.metrics import ACTOR_S, LabelledMetrics, by_labels, gathered, of_disk
 from velaray.admin.stats import topic_stats
 from velaray.admin.topic_reads import WHOLE_RANGE
 from velaray.admin.topics import ledger_sizes
@@ -230,7 +231,8 @@ async def metrics(request: web.Request) -> web.Response:
     """The metrics of ``/metrics`` in Pulsar's JSON: one entry for each set of labels."""
     actor_system, names = actor_system_of(request), _chosen(given(request, NAMES))
     found = await actor_system.survey(Metrics, ACTOR_S)
-    rows = await by_labels(gathered(actor_system.config.name, found), names)
+    samples = chain(gathered(actor_system.config.name, found), await of_disk(actor_system))
+    rows = await by_labels(samples, names)
     return web.Response(body=msgspec.json.encode(rows), content_type=JSON)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Mapping
@@ -30,12 +31,14 @@ from velaray.admin.http import ACTOR_SYSTEM
 from velaray.broker.actor_messages import Metrics
 from velaray.client.admin.operations import TEXT, Operation, Texts
 from velaray.events.ids import ActorKey, ActorKind
+from velaray.topology.actor_system import ActorSystem
 from velaray.topology.config import ClusterConfig
 from velaray.topology.host_control import HostControl, HostStatus
 from velaray.topology.loop_lag import LoopLag
 from velaray.topology.metrics import METRICS, PARTS, Kind, Labels, Sample
 from velaray.topology.ray_process import resident_bytes
 from velaray.topology.rpc import RemoteError
+from velaray.topology.stores import directory_of
 from velaray.topology.tls import server_tls
 from velaray.wire.guard import Usage, usage_of_process
 
@@ -221,6 +224,19 @@ def of_tls(config: ClusterConfig) -> Iterator[Sample]:
         yield Sample("velaray_tls_files_refused", labels, bool(tls.problem))
 
 
+async def of_disk(actor_system: ActorSystem) -> list[Sample]:
+    """The samples of the data directory's file system; none with another store."""
+    root = directory_of(actor_system.store)
+    if root is None:
+        return []
+    space = await asyncio.to_thread(shutil.disk_usage, root)
+    labels = {"cluster": actor_system.config.name}
+    return [
+        Sample("velaray_disk_bytes", labels, space.total),
+        Sample("velaray_disk_free_bytes", labels, space.free),
+    ]
+
+
 async def _hosts(control: HostControl | None) -> list[HostStatus]:
     """The hosts that answer in time; none if the placement directory is away: like a silent actor,
     it doesn't fail the scrape."""
@@ -242,7 +258,7 @@ async def scraped(app: web.Application) -> list[Sample]:
         hosts = await _hosts(actor_system.host_control)
     config = actor_system.config
     samples = [sample async for sample in in_slices(gathered(config.name, found))]
-    samples += [*of_hosts(config.name, hosts), *of_tls(config)]
+    samples += [*of_hosts(config.name, hosts), *of_tls(config), *await of_disk(actor_system)]
     return [*samples, *of_proxy(config.name, app[LOOP_LAG])]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from velaray.client.admin.errors import PreconditionFailed
-from velaray.console.formats import age, counted, number, short
+from velaray.console.formats import age, counted, number, short, size
 from velaray.console.pages import page
 from velaray.console.parts import Part, part
 from velaray.console.survey import Survey
@@ -25,6 +25,9 @@ REPLICATION_LAG_MS = 10_000
 REPLICATION_FRESH_S = 5.0
 LONG_RECOVERY_S = 10.0
 LOOP_LAG_S = 1.0
+LOW_DISK = 0.05
+"""The part of the disk that is free when it is too little."""
+RESTARTED_WITHIN_S = 900.0
 DEAD_FRESH_S = 30.0
 """Dead letters are counted at most so often: a count asks topics that may be asleep."""
 
@@ -170,6 +173,11 @@ async def replication(visit: Visit) -> list[Trouble]:
 def stores(survey: Survey) -> list[Trouble]:
     """What the metrics tell about disks and stored data."""
     found = []
+    total = survey.cluster.get("velaray_disk_bytes", 0)
+    free = survey.cluster.get("velaray_disk_free_bytes", 0)
+    if free < LOW_DISK * total:
+        why = f"only {size(free)} of {size(total)} are free on its disk"
+        found.append(Trouble("Data directory", link("hosts"), why))
     for labels, values in survey.actors:
         if full := values.get("velaray_journal_refused_full_total"):
             why = f"{number(full)} commands were refused because the disk was full"
@@ -196,7 +204,7 @@ def recoveries(survey: Survey) -> list[Trouble]:
 
 
 async def hosts(visit: Visit) -> list[Trouble]:
-    """The hosts that don't answer, that are drained, or whose event loop lags."""
+    """The hosts that don't answer, restarted lately, are drained, or whose event loop lags."""
     try:
         found, silent = await asyncio.gather(visit.admin.hosts(), visit.admin.hosts.silent())
     except PreconditionFailed:
@@ -207,6 +215,11 @@ async def hosts(visit: Visit) -> list[Trouble]:
         Trouble(each["name"], link("hosts"), f"its event loop lagged {each['lag_s']:.1f} s")
         for each in found
         if each["lag_s"] >= LOOP_LAG_S
+    ]
+    rows += [
+        Trouble(each["name"], link("hosts"), f"its process restarted {age(restarted)} ago")
+        for each in found
+        if (restarted := each["restarted_s"]) is not None and restarted < RESTARTED_WITHIN_S
     ]
     return rows + [
         Trouble(each["name"], link("hosts"), "it is drained: nothing more is placed in it")

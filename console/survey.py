@@ -36,6 +36,8 @@ METRICS = (
     "pulsar_subscription_consumers_count",
     "velaray_actors_silent",
     "velaray_cached_bytes",
+    "velaray_disk_bytes",
+    "velaray_disk_free_bytes",
     "velaray_journal_refused_full_total",
     "velaray_recovery_events",
     "velaray_recovery_seconds",

@@ -30,6 +30,8 @@ class HostStatus:
     """Whether it takes no further actors."""
     connections: Usage = field(default_factory=Usage)
     """What the connections of clients take in it."""
+    restarted_s: float | None = None
+    """The time since its process replaced one that was lost or restarted; None: it is the first."""
 
 
 class HostControl(Protocol):

@@ -207,6 +207,7 @@ class HostActor:
         keep_freed_memory()
         allow_many_files()
         loop = asyncio.get_running_loop()
+        self._began_s = time.monotonic()
         self._lag = LoopLag()
         work = (self._watch(), self._measure(), self._balance(), self._lag.measure())
         self._tasks = [loop.create_task(each) for each in work]
@@ -265,6 +266,11 @@ class HostActor:
             "lag_s": self._lag.longest(),
             "version": VERSION,
             "connections": usage_of_process(),
+            "restarted_s": (
+                time.monotonic() - self._began_s
+                if context.was_current_actor_reconstructed
+                else None
+            ),
         }
 
     async def installed(self) -> tuple[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from velaray.journal.encryption.keys import LedgerKeys
 from velaray.journal.files import FileStore
@@ -45,6 +46,12 @@ def _tiered(local: FileStore) -> LedgerStore:
     """The store with the archive that its directory names, if any."""
     place = known_place(local.root)
     return local if place is None else TieredStore(local, place.archive())
+
+
+def directory_of(store: LedgerStore) -> Path | None:
+    """The directory of a store of files; None of another store."""
+    local = store.local if isinstance(store, TieredStore) else store
+    return local.root if isinstance(local, FileStore) else None
 
 
 def keys_of_environment() -> LedgerKeys | None:

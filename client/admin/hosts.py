@@ -26,6 +26,7 @@ class Host(TypedDict):
     lag_s: float
     version: str
     drained: bool
+    restarted_s: float | None
 
 
 class NamedHost(TypedDict):

@@ -77,10 +77,15 @@ def test_metrics_tell_of_full_disks_damage_and_long_recoveries() -> None:
         actors=[
             (labels, {"velaray_journal_refused_full_total": 3, "velaray_recovery_seconds": 61.0})
         ],
-        cluster={"velaray_actors_silent": 4},
+        cluster={
+            "velaray_actors_silent": 4,
+            "velaray_disk_bytes": 50 << 30,
+            "velaray_disk_free_bytes": 2 << 30,
+        },
     )
     told = [each.why for each in (*attention.stores(found), *attention.recoveries(found))]
     assert told == [
+        "only 2.0 GiB of 50.0 GiB are free on its disk",
         "3 commands were refused because the disk was full",
         "2 reads failed: a stored entry is damaged or missing",
         "4 running actors didn't answer in time",

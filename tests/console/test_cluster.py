@@ -192,7 +192,7 @@ class Control:
     """The hosts of a test."""
 
     async def hosts(self) -> list[HostStatus]:
-        return [HOST, replace(HOST, name="host/1", drained=False, lag_s=0.0)]
+        return [HOST, replace(HOST, name="host/1", drained=False, lag_s=0.0, restarted_s=61.0)]
 
     async def drain(self, host: str) -> int:
         return 3
@@ -220,6 +220,7 @@ def test_hosts_are_shown_drained_and_resumed(
     assert "<option>host/2</option>" in shown.html  # an action on it says what is wrong
     start = visitor.get("/").text
     assert "its event loop lagged 2.5 s" in start
+    assert "its process restarted 1 min 1 s ago" in start
     assert "host/2 it doesn't answer now: its process restarts, or is busy" in start
     path = "/console/hosts/change"
     for action, told in (
