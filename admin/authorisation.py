@@ -102,6 +102,7 @@ _ROWS: Mapping[Right, tuple[str, ...]] = {
         f"GET {_VELARAY}/actors/{{actor}}/events",
         f"GET {_VELARAY}/hosts",
         f"GET {_VELARAY}/hosts/silent",
+        f"GET {_VELARAY}/hosts/log",
         f"GET {_VELARAY}/hosts/{{host}}",
         *(f"POST {_VELARAY}/hosts/{verb}" for verb in ("move", "drain", "resume", "restart")),
         f"GET {_VELARAY}/migrations",

@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
-from velaray.admin.binding import Route, body_of
+from velaray.admin.binding import Route, body_of, given
 from velaray.admin.http import (
     AdminError,
     actor_system_of,
@@ -56,6 +56,11 @@ async def list_silent(request: web.Request) -> web.Response:
     return answer(await _control(request).silent())
 
 
+async def log(request: web.Request) -> web.Response:
+    """The last lines of a host's log."""
+    return answer(await _control(request).log_lines(given(request, operations.NAME)))
+
+
 async def get_host(request: web.Request) -> web.Response:
     """One host that runs."""
     name = request.match_info["host"]
@@ -90,6 +95,7 @@ async def restart(request: web.Request) -> web.Response:
 ROUTES: tuple[Route, ...] = (
     Route(operations.LIST, list_hosts),
     Route(operations.SILENT, list_silent),  # before names of hosts, which have a slash
+    Route(operations.LOG, log),
     Route(operations.GET, get_host),
     Route(operations.MOVE, move),
     Route(operations.DRAIN, drain),

@@ -121,6 +121,13 @@ async def show_hosts(visit: Visit) -> web.Response:
     )
 
 
+async def show_log(visit: Visit) -> web.Response:
+    """The last lines of a host's log."""
+    host = visit.needed("host")
+    lines = await part(visit.admin.hosts.log(host))
+    return visit.render("host_log.html", host=host, lines=lines)
+
+
 async def change_host(visit: Visit) -> Outcome:
     """Drain a host, resume it or restart it."""
     host, action = visit.needed("host"), visit.needed("action")
@@ -161,6 +168,7 @@ ROUTES = (
     ("GET", "/console/clusters/roll-back", page(ask_to_roll_back)),
     ("POST", "/console/clusters/roll-back", change(roll_back)),
     ("GET", "/console/hosts", page(show_hosts)),
+    ("GET", "/console/hosts/log", page(show_log)),
     ("POST", "/console/hosts/change", change(change_host)),
     ("POST", "/console/hosts/move", change(move)),
     ("GET", "/console/settings", page(show_settings)),

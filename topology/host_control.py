@@ -49,6 +49,14 @@ class HostControl(Protocol):
         """The names of the hosts that were started and don't answer in time now."""
         ...
 
+    async def log_lines(self, host: str) -> list[str]:
+        """The last lines that a host has written to its log since its process began, oldest first.
+
+        Raises `RemoteError`: NOT_FOUND if it wasn't started, UNAVAILABLE if it doesn't answer in
+        time.
+        """
+        ...
+
     async def move(self, group: str, to: str = "") -> str:
         """Move a group to a host ("": the one with fewest actors), and return that host's name.
 

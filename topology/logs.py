@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar, Token
 from enum import StrEnum
@@ -25,6 +26,8 @@ _logger = logging.getLogger("velaray")
 _FOREIGN = ("_ray_timestamp_ns", "asctime", "message")
 """What Ray and other formatters add to the records of Python's `logging`."""
 _NOTHING: Mapping[str, Any] = {}
+_RECENT: deque[str] = deque(maxlen=500)
+"""The last lines that this process has written."""
 _FACTS: ContextVar[Mapping[str, Any]] = ContextVar("velaray_log_facts", default=_NOTHING)
 
 
@@ -109,11 +112,17 @@ def configure_logs(form: LogFormat, level: LogLevel, **process: str) -> Callable
     return restore
 
 
+def recent_lines() -> list[str]:
+    """The last 500 lines that this process has written since `configure_logs`, oldest first."""
+    return list(_RECENT)
+
+
 class _StandardError(logging.Handler):
     """Writes to the standard error of the moment."""
 
     def emit(self, record: logging.LogRecord) -> None:
         text = self.format(record)
+        _RECENT.append(text)
         try:
             sys.stderr.write(f"{text}\n")
             sys.stderr.flush()

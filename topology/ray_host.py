@@ -34,7 +34,7 @@ from velaray.topology.actor_system import (
 from velaray.topology.compatibility import VERSION, installed
 from velaray.topology.config import ClusterConfig
 from velaray.topology.load import SAMPLE_S, BusyRule, LoadMeter, QuietRule
-from velaray.topology.logs import log_end
+from velaray.topology.logs import log_end, recent_lines
 from velaray.topology.loop_lag import LoopLag
 from velaray.topology.messages import ReplyT, Request, method_of
 from velaray.topology.metrics import Sample
@@ -272,6 +272,10 @@ class HostActor:
                 else None
             ),
         }
+
+    async def log_lines(self) -> list[str]:
+        """The last lines that the process has written to its log, oldest first."""
+        return recent_lines()
 
     async def installed(self) -> tuple[str, int]:
         """The version and the protocol number that a restart of this host would run.

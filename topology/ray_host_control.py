@@ -68,6 +68,16 @@ class RayHostControl:
         except ValueError:
             return None
 
+    async def log_lines(self, host: str) -> list[str]:
+        """Ask the host."""
+        try:
+            handle = await self._handle(host)
+        except ValueError as error:
+            raise RemoteError(Reason.NOT_FOUND, f"no host {host!r} was started") from error
+        with _refusals():
+            async with asyncio.timeout(_ANSWER_S):
+                return list(await handle.log_lines.remote())
+
     async def move(self, group: str, to: str = "") -> str:
         """Tell the directory, then the former host."""
         before, after = await self._ask_directory("move", group, to)

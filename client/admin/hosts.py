@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 
 from velaray.client.admin.calls import call
 from velaray.client.admin.connection import ModeT, Resource
-from velaray.client.admin.operations import V2, Operation, reads
+from velaray.client.admin.operations import V2, Operation, Parameter, reads
 
 _HOSTS = f"{V2}/velaray/hosts"
 
@@ -48,8 +48,11 @@ class Moved(TypedDict):
     moved: int
 
 
+NAME: Parameter[str] = Parameter("host", str, "", "The name of the host.")
+
 LIST = reads(_HOSTS, list[Host])
 SILENT = reads(f"{_HOSTS}/silent", list[str])
+LOG = reads(f"{_HOSTS}/log", list[str], NAME)
 GET = reads(f"{_HOSTS}/{{host}}", Host)
 MOVE = Operation("POST", f"{_HOSTS}/move", body=Move, answers={200: NamedHost})
 DRAIN = Operation("POST", f"{_HOSTS}/drain", body=NamedHost, answers={200: Moved})
@@ -78,6 +81,13 @@ class Hosts(Resource[ModeT]):
         """Return the names of the hosts that don't answer within five seconds: the process of each
         restarts, or is busy."""
         return list(await self._ask(SILENT))
+
+    @call
+    async def log(self, host: str) -> list[str]:
+        """Return the last lines, at most 500, that a host has written to its log since its process
+        began, oldest first. Raises `NotFound` if it wasn't started, `Unavailable` if it doesn't
+        answer within five seconds. `velaray logs` reads all lines."""
+        return list(await self._ask(LOG, query={NAME: host}))
 
     @call
     async def get(self, host: str) -> dict[str, Any]:

@@ -110,6 +110,7 @@ def pages(cluster: LocalCluster, token: str | None = None) -> dict[str, str]:
         "release": "/console/pipelines/release?topic=clicks&name=report",
         "clusters": "/console/clusters",
         "hosts": "/console/hosts",
+        "host-log": "/console/hosts/log?host=host/0",
         "audit": "/console/audit",
         "settings": "/console/settings",
         "problem": "/console/topic?topic=nowhere",

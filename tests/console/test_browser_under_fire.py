@@ -249,6 +249,7 @@ ACTIONS: dict[str, Action] = {
     "look at the cluster": Action(
         look(*(f"/console/{page}" for page in ("clusters", "hosts", "settings", "login")), "/")
     ),
+    "look at a log": Action(look("/console/hosts/log?host=host/0")),
     "look at a subscription": Action(look("/console/subscription/moves?topic=fire&name=s")),
     "look at a message": Action(look("/console/message?topic=fire&id=latest")),
     "ask about a deletion": Action(look("/console/dead-letters/forget?id=0")),

@@ -13,6 +13,7 @@ from tests.console.visiting import Visitor
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from velaray import Client
+from velaray.actors.machine import Reason
 from velaray.client.admin import Admin
 from velaray.client.retention_marks import RETENTION_MARK, SPARK
 from velaray.console import audit as console_audit
@@ -22,6 +23,7 @@ from velaray.console.transactions import id_of
 from velaray.console.visit import FormError
 from velaray.topology.config import AuditSettings
 from velaray.topology.host_control import HostStatus
+from velaray.topology.rpc import RemoteError
 
 HOST = HostStatus("host/0", 17, "n", ("catalog",), 5 << 20, 1.25, 2.5, "0.2.0", drained=True)
 ONE = '{"type":"record","name":"R","fields":[{"name":"a","type":"int"}]}'
@@ -206,6 +208,11 @@ class Control:
     async def silent(self) -> list[str]:
         return ["host/2"]
 
+    async def log_lines(self, host: str) -> list[str]:
+        if host != "host/0":
+            raise RemoteError(Reason.NOT_FOUND, f"no host {host!r} was started")
+        return ["the first line", "the <last> line"]
+
     async def move(self, group: str, to: str = "") -> str:
         return to or "host/1"
 
@@ -218,6 +225,9 @@ def test_hosts_are_shown_drained_and_resumed(
     assert "host/0 n 17 1 5.0 MiB" in shown.text
     assert "host/2 Not known now: it doesn't answer" in shown.text
     assert "<option>host/2</option>" in shown.html  # an action on it says what is wrong
+    log = visitor.get("/console/hosts/log?host=host/0")
+    assert "The last 2 lines" in log.text and "the &lt;last&gt; line\nthe first line" in log.html
+    assert "no host 'host/9' was started" in visitor.get("/console/hosts/log?host=host/9").text
     start = visitor.get("/").text
     assert "its event loop lagged 2.5 s" in start
     assert "its process restarted 1 min 1 s ago" in start

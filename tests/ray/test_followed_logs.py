@@ -66,6 +66,8 @@ def test_following_shows_the_lines_of_both_nodes(data_dir: Path, tmp_path: Path)
             wait_until(lambda: len(lines()) == 2, "a line of the other node")
             moved(admin, orders)
             wait_until(lambda: len(lines()) == 3, "a line of the first node again")
+        left = [line for host in HOSTS for line in admin.hosts.log(host) if orders in line]
+        assert sum(" leaves " in line for line in left) == 3
     assert all(f"public/default/{orders} leaves " in line for line in lines())
     left = [line.split(" leaves ")[1].split(":")[0] for line in lines()]
     assert left[0] != first and left == [left[0], first, left[0]]

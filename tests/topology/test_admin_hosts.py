@@ -38,6 +38,9 @@ class Control:
     async def silent(self) -> list[str]:
         return ["host/2"]
 
+    async def log_lines(self, host: str) -> list[str]:
+        return [f"a line of {host}"]
+
     async def move(self, group: str, to: str = "") -> str:
         self.asked.append(("move", group, to))
         return to or "host/0"
@@ -116,6 +119,10 @@ def test_one_host_is_answered(cluster: LocalCluster, control: Control) -> None:
         assert admin.hosts.get("host/0") == admin.hosts()[0]
         with pytest.raises(NotFound, match="no host 'host/5' runs; these do: host/0"):
             admin.hosts.get("host/5")
+
+
+def test_the_last_lines_of_a_host_are_answered(cluster: LocalCluster, control: Control) -> None:
+    assert Admin(cluster.admin_url).hosts.log("host/0") == ["a line of host/0"]
 
 
 def test_a_restart_drains_each_host_first(cluster: LocalCluster, control: Control) -> None:

@@ -23,6 +23,7 @@ from velaray.topology.logs import (
     configure_logs,
     facts_of,
     log_end,
+    recent_lines,
     with_facts,
 )
 
@@ -63,6 +64,7 @@ def test_a_json_line_has_all_facts_and_the_traceback(
             raise OSError("gone")
         except OSError:
             logger.exception("odd", extra={"actor": "another"})
+    assert [line for line in recent_lines() if '"event": "odd"' in line][-1].endswith("}")
     first, second = lines(capsys, "ledger 7\nends", "odd")
     assert first.pop("timestamp").endswith("Z")
     assert first == {

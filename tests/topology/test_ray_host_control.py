@@ -48,7 +48,8 @@ def control(monkeypatch: pytest.MonkeyPatch) -> RayHostControl:
     def get_actor(name: str, namespace: str) -> Any:
         if name not in hosts:
             raise ValueError(name)
-        return SimpleNamespace(describe=hosts[name])
+        lines = remote(["a line"] if name == "host/0" else RESTARTS)
+        return SimpleNamespace(describe=hosts[name], log_lines=lines)
 
     directory = SimpleNamespace(drained=remote(["host/0"]), move=remote(RESTARTS))
     monkeypatch.setattr(ray_host_control.ray, "get_actor", get_actor)
@@ -62,6 +63,14 @@ def test_a_host_that_restarts_is_silent(control: RayHostControl) -> None:
     (host,) = asyncio.run(control.hosts())
     assert (host.name, host.drained, host.actors) == ("host/0", True, ("catalog",))
     assert asyncio.run(control.silent()) == ["host/1"]
+
+
+def test_a_host_tells_its_last_lines(control: RayHostControl) -> None:
+    assert asyncio.run(control.log_lines("host/0")) == ["a line"]
+    with pytest.raises(RemoteError, match="no host 'host/2' was started"):
+        asyncio.run(control.log_lines("host/2"))
+    with pytest.raises(RemoteError, match="doesn't answer now: it restarts"):
+        asyncio.run(control.log_lines("host/1"))
 
 
 def test_a_refusal_has_no_ids_of_ray(control: RayHostControl) -> None:
