@@ -418,7 +418,9 @@ async def explain(request: web.Request) -> web.Response:
     (ref,) = await ask_each(request, target, m.Subscription(name))
     key = partition.of_subscription(name, ref["incarnation"])
     now = await with_decision(actor_system, now)
-    return answer(described(await history_of(actor_system.store, key, position), now))
+    cluster = name.removeprefix(REPLICATOR_PREFIX) if name.startswith(REPLICATOR_PREFIX) else ""
+    history = await history_of(actor_system.store, key, position)
+    return answer(described(history, now, cluster))
 
 
 async def peek(request: web.Request) -> web.Response:

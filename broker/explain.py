@@ -256,11 +256,23 @@ _DONE = {
 }
 
 
-def described(facts: list[Fact], now: dict[str, Any] | None) -> dict[str, Any]:
+def described(
+    facts: list[Fact], now: dict[str, Any] | None, cluster: str = ""
+) -> dict[str, Any]:
     """The history for people and JSON. ``now`` is the subscription's own report; None if it wasn't
     asked. To the subscription all that it doesn't deliver any more is acknowledged; the last fact
-    about that tells what it is."""
-    done = [fact.what for fact in facts if fact.what in _DONE]
-    if now is not None and now["where"] == "acknowledged" and done:
-        now = {**now, "where": done[-1], "text": _DONE[done[-1]]}
+    about that tells what it is.
+
+    The subscription may be the replicator to another ``cluster``, whose receipts are its
+    acknowledgements.
+    """
+    done = _DONE | ({"acknowledged": f"it is in cluster {cluster}"} if cluster else {})
+    if cluster:
+        text = f"cluster {cluster} has stored it"
+        facts = [
+            fact._replace(text=text) if fact.what == "acknowledged" else fact for fact in facts
+        ]
+    last = [fact.what for fact in facts if fact.what in done]
+    if now is not None and now["where"] == "acknowledged" and last:
+        now = {**now, "where": last[-1], "text": done[last[-1]]}
     return {"facts": [fact._asdict() for fact in facts], "now": now}

@@ -16,6 +16,7 @@ from velaray.console.topics import full_name
 from velaray.console.visit import FormError, Visit
 from velaray.events.ids import EARLIEST, LATEST, Position, TopicName
 from velaray.events.ids import MessageId as StoredId
+from velaray.wire.replication import REPLICATOR_PREFIX
 
 MOST_SUBSCRIPTIONS = 5
 """Timelines on a page, unless one subscription is chosen."""
@@ -56,12 +57,15 @@ async def show(visit: Visit) -> web.Response:
     if name.partition < 0 and topic == str(name) and await visit.admin.topics.partitions(topic):
         raise FormError("a message id belongs to one partition: open the partition's messages")
     at = await _position(visit, topic, text)
-    names, entry = await asyncio.gather(
-        part(visit.admin.subscriptions(topic)), part(_entry(visit, topic, at))
+    names, entry, stats = await asyncio.gather(
+        part(visit.admin.subscriptions(topic)),
+        part(_entry(visit, topic, at)),
+        part(visit.admin.topics.stats(topic)),
     )
     known = names.value or []
     chosen = visit.text("subscription")
-    wanted = [chosen] if chosen else known[:MOST_SUBSCRIPTIONS]
+    replicators = [REPLICATOR_PREFIX + each for each in (stats.value or {}).get("replication", ())]
+    wanted = [chosen] if chosen else [*known[:MOST_SUBSCRIPTIONS], *replicators]
     id_of_it = MessageId(-1, at.ledger_id, at.entry_id)
     stories = await asyncio.gather(
         *(part(visit.admin.subscriptions.explain(topic, each, id_of_it)) for each in wanted)
@@ -74,6 +78,7 @@ async def show(visit: Visit) -> web.Response:
         known=known,
         chosen=chosen,
         stories=[Story(*each) for each in zip(wanted, stories, strict=True)],
+        prefix=REPLICATOR_PREFIX,
         problem=names.problem,
     )
 
