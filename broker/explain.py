@@ -256,9 +256,7 @@ _DONE = {
 }
 
 
-def described(
-    facts: list[Fact], now: dict[str, Any] | None, cluster: str = ""
-) -> dict[str, Any]:
+def described(facts: list[Fact], now: dict[str, Any] | None, cluster: str = "") -> dict[str, Any]:
     """The history for people and JSON. ``now`` is the subscription's own report; None if it wasn't
     asked. To the subscription all that it doesn't deliver any more is acknowledged; the last fact
     about that tells what it is.

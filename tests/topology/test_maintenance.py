@@ -222,6 +222,7 @@ def test_progress_read_before_a_cursor_moved_back_is_discarded() -> None:
         # Asked beside the lock that the reset holds, as over a channel.
         partition.subscriptions.ask_subscription = partition.subscriptions.call_dispatcher  # type: ignore[method-assign]
         await partition.cursors.reset_subscription("s", 12, "seek")
+        partition.log.sync = sync  # type: ignore[method-assign]
         (held,) = asked
         assert held["s"].mark == 35
         before = setting.kept

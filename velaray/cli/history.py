@@ -315,7 +315,8 @@ def explain(
     The history lists when it was published, delivered (and to which consumer), acknowledged,
     negatively acknowledged, moved to the dead-letter topic, skipped or expired, and the
     transactions that it waited for, with their outcome. Events that a crash lost before they were
-    written are missing. SUBSCRIPTION pulsar.repl.CLUSTER tells whether another cluster has stored it.
+    written are missing. SUBSCRIPTION pulsar.repl.CLUSTER tells whether another cluster has stored
+    it.
 
     \b
     Example:
