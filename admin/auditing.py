@@ -25,8 +25,9 @@ from velaray.topology.rpc import RemoteError
 
 logger = logging.getLogger(__name__)
 
-BEGIN_S = 10.0
-"""How long a change waits for its record before it is refused."""
+BEGIN_S = 30.0
+"""How long a change waits for its record before it is refused. The first change of a cluster waits
+until the host of the log has started."""
 END_S = 5.0
 """How long the answer to a change waits for the record of its outcome."""
 REFUSALS_PER_S = 20
