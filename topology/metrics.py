@@ -239,7 +239,7 @@ METRICS: Mapping[str, About] = {
     "velaray_actors_silent": _gauge("Actors that run and didn't answer this scrape in time."),
     "velaray_disk_bytes": _gauge("The size of the file system of the data directory."),
     "velaray_disk_free_bytes": _gauge(
-        "What is free in the file system of the data directory, for users without privileges."
+        "Free bytes in the file system of the data directory, for users without privileges."
     ),
     "velaray_tls_expiry_timestamp_seconds": _gauge(
         "When the certificate that the proxy presents expires, in seconds since 1970."

@@ -89,22 +89,24 @@ def _register_schema(command: pb.CommandGetOrCreateSchema) -> Iterator[Demand]:
     yield _of_topic(Right.PRODUCE, command.topic)
 
 
-def _add_partitions(command: pb.CommandAddPartitionToTxn) -> Iterator[Demand]:
+def _add_partitions(
+    command: pb.CommandNewTxn | pb.CommandAddPartitionToTxn,
+) -> Iterator[Demand]:
     for topic in command.partitions:
         yield _of_topic(Right.PRODUCE, topic)
 
 
-def _add_subscriptions(command: pb.CommandAddSubscriptionToTxn) -> Iterator[Demand]:
+def _add_subscriptions(
+    command: pb.CommandNewTxn | pb.CommandAddSubscriptionToTxn,
+) -> Iterator[Demand]:
     for each in command.subscription:
         yield _of_topic(Right.CONSUME, each.topic, each.subscription)
 
 
 def _expected(command: pb.CommandNewTxn) -> Iterator[Demand]:
-    """What the participants need that the transaction begins with."""
-    for topic in command.partitions:
-        yield _of_topic(Right.PRODUCE, topic)
-    for each in command.subscription:
-        yield _of_topic(Right.CONSUME, each.topic, each.subscription)
+    """The demands of the participants that the transaction begins with."""
+    yield from _add_partitions(command)
+    yield from _add_subscriptions(command)
 
 
 class Rule(NamedTuple):

@@ -1,4 +1,4 @@
-"""What is told of an entry that goes to another cluster."""
+"""Explanations of entries that are replicated."""
 
 from __future__ import annotations
 
