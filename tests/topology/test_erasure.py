@@ -195,19 +195,20 @@ def test_nothing_opens_an_erased_message(tmp_path: Path, keys: Path) -> None:
             with velaray.Client(cluster.service_url) as client:
                 producer = client.create_producer(TOPIC)
                 for number in range(12):
-                    producer.send(b"secret of %d" % (number % 2), partition_key=f"p{number % 2}")
+                    key = f"person {number % 2}"
+                    producer.send(b"secret of %d" % (number % 2), partition_key=key)
             admin.topics.offload(TOPIC)
             wait_until(lambda: admin.topics.offload_status(TOPIC)["status"] == "SUCCESS")
             backup = ["backup", "create", backups, "--data", data, "--encryption-keys", keys]
             result = CliRunner().invoke(main, [str(each) for each in backup])
             assert result.exit_code == 0, result.output
-            assert admin.namespaces.erase(NAMESPACE, key="p1")["existed"]
+            assert admin.namespaces.erase(NAMESPACE, key="person 1")["existed"]
     copies = (*backups.rglob("*"), *archive.rglob("*"))
     assert not [path for path in copies if keyrings.FOLDER in path.parts]
     store = open_store(str(data), str(keys))
     entries = asyncio.run(stored_entries(store))
     assert len(entries) == 12
-    assert not [entry for entry in entries if b"secret of" in entry or b"p1" in entry]
+    assert not [entry for entry in entries if b"secret of" in entry or b"person" in entry]
     assert Counter(asyncio.run(opened_by(store, entries))) == {b"secret of 0": 6, None: 6}
     arguments = ["journal", "verify", "--data", str(data), "--encryption-keys", str(keys)]
     assert CliRunner().invoke(main, arguments).exit_code == 0
