@@ -170,6 +170,7 @@ _ROWS: Mapping[Right, tuple[str, ...]] = {
         "GET /lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}",
         "GET /lookup/v2/topic/persistent/{tenant}/{namespace}/{topic}/bundle",
         f"GET {_NAMESPACE}/topics",
+        f"GET {_NAMESPACE}/deletedTopics",
         *(
             f"GET /admin/v2/{domain}/{{tenant}}/{{namespace}}{path}"
             for domain in ("persistent", "non-persistent")

@@ -209,6 +209,22 @@ async def undelete(request: web.Request) -> web.Response:
     return done()
 
 
+async def list_deleted(request: web.Request) -> web.Response:
+    """The deleted topics of a namespace that can be undeleted."""
+    found = await ask_catalog(request, m.RestorableTopics(namespace_of(request)))
+    return answer(
+        [
+            {
+                "topic": deleted_topic["topic"],
+                "partitions": deleted_topic["partitions"],
+                "deletedMs": deleted_topic["deleted_ms"] or None,
+                "restorableUntilMs": deleted_topic["until_ms"],
+            }
+            for deleted_topic in found
+        ]
+    )
+
+
 # -- inspecting --------------------------------------------------------------------
 
 
@@ -346,6 +362,7 @@ ROUTES: tuple[Route, ...] = (
     Route(operations.LAST_MESSAGE_ID, last_message_id),
     Route(operations.UNLOAD, unload),
     Route(operations.UNDELETE, undelete),
+    Route(operations.DELETED, list_deleted),
     Route(operations.TERMINATE, terminate),
     Route(replace(operations.TERMINATE, path=f"{operations.TERMINATE.path}/partitions"), terminate),
 )

@@ -71,6 +71,11 @@ def since(at_ms: float | None) -> str:
     return "–" if not at_ms else f"{age(max(time.time() - at_ms / 1000, 0))} ago"
 
 
+def until(at_ms: float) -> str:
+    """How long it takes until a time."""
+    return f"in {age(max(at_ms / 1000 - time.time(), 0))}"
+
+
 def short(topic: str) -> str:
     """A topic without ``persistent://``."""
     return topic.removeprefix(_PERSISTENT)
@@ -93,6 +98,7 @@ FILTERS: Mapping[str, Callable[..., str]] = {
     "age": age,
     "when": when,
     "since": since,
+    "until": until,
     "short": short,
     "as_json": as_json,
     "plain": plain,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Any
 
 from aiohttp import web
 
@@ -32,6 +33,17 @@ class Row:
     metrics: Metrics | None
 
 
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """A deleted topic that can be restored, unless a newer topic has its name."""
+
+    name: str
+    partitions: int
+    deleted_ms: int | None
+    until_ms: int
+    is_replaced: bool
+
+
 def is_users(topic: str) -> bool:
     """Whether a topic isn't the system's."""
     return not topic.startswith(f"persistent://{SYSTEM_TENANT}/")
@@ -45,14 +57,41 @@ async def topic_names(visit: Visit) -> dict[str, int]:
 
     async def ask() -> dict[str, int]:
         found: dict[str, int] = {}
-        for tenant in await visit.admin.tenants():
-            for namespace in await visit.admin.namespaces(tenant):
-                found |= await visit.admin.topics(namespace)
+        for namespace in await _namespaces(visit):
+            found |= await visit.admin.topics(namespace)
         of_system = await part(visit.admin.topics(f"{SYSTEM_TENANT}/{SYSTEM_NAMESPACE}"))
         return dict(sorted({**found, **(of_system.value or {})}.items()))
 
     names: dict[str, int] = await visit.surveys.shared(visit.token, "names", NAMES_FRESH_S, ask)
     return names
+
+
+async def _namespaces(visit: Visit) -> list[str]:
+    async def ask() -> list[str]:
+        tenants = await visit.admin.tenants()
+        found = await asyncio.gather(*(visit.admin.namespaces(tenant) for tenant in tenants))
+        return [name for names in found for name in names]
+
+    names: list[str] = await visit.surveys.shared(visit.token, "namespaces", NAMES_FRESH_S, ask)
+    return names
+
+
+async def _deleted_topics(visit: Visit) -> list[dict[str, Any]]:
+    """The deleted topics that can be restored, the newest first, at most `NAMES_FRESH_S` old.
+
+    Raises `AdminError`.
+    """
+
+    async def ask() -> list[dict[str, Any]]:
+        names = await _namespaces(visit)
+        found = await asyncio.gather(*(visit.admin.topics.deleted(name) for name in names))
+        topics = [topic for one in found for topic in one]
+        return sorted(topics, key=lambda topic: -topic["restorableUntilMs"])
+
+    found: list[dict[str, Any]] = await visit.surveys.shared(
+        visit.token, "deleted topics", NAMES_FRESH_S, ask
+    )
+    return found
 
 
 def partition_names(topic: str, partitions: int) -> list[str]:
@@ -78,8 +117,10 @@ async def show(visit: Visit) -> web.Response:
     """The list: one page of the topics whose names contain the search."""
     wanted, with_system = visit.text("q"), visit.text("system") == "1"
     number = visit.number("page", 1, 1 << 20)
-    names, survey = await asyncio.gather(
-        topic_names(visit), part(visit.surveys.survey(visit.token, visit.admin))
+    names, deleted, survey = await asyncio.gather(
+        topic_names(visit),
+        part(_deleted_topics(visit)),
+        part(visit.surveys.survey(visit.token, visit.admin)),
     )
     found = [
         name for name in names if wanted.lower() in name.lower() and (with_system or is_users(name))
@@ -88,6 +129,17 @@ async def show(visit: Visit) -> web.Response:
     number = min(max(number, 1), pages)
     rows = [
         _row(name, names[name], survey.value) for name in found[(number - 1) * ROWS : number * ROWS]
+    ]
+    restorable = [
+        Deleted(
+            topic["topic"],
+            topic["partitions"],
+            topic["deletedMs"],
+            topic["restorableUntilMs"],
+            topic["topic"] in names,
+        )
+        for topic in deleted.value or []
+        if wanted.lower() in topic["topic"].lower()
     ]
     return visit.render(
         "topics.html",
@@ -98,6 +150,9 @@ async def show(visit: Visit) -> web.Response:
         page=number,
         pages=pages,
         problem=survey.problem,
+        deleted=restorable[:ROWS],
+        more_deleted=max(len(restorable) - ROWS, 0),
+        deleted_problem=deleted.problem,
     )
 
 

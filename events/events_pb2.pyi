@@ -374,12 +374,14 @@ class TopicPropertiesSet(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class TopicDeleted(_message.Message):
-    __slots__ = ("topic", "restorable_until_ms")
+    __slots__ = ("topic", "restorable_until_ms", "deleted_ms")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     RESTORABLE_UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    DELETED_MS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     restorable_until_ms: int
-    def __init__(self, topic: _Optional[str] = ..., restorable_until_ms: _Optional[int] = ...) -> None: ...
+    deleted_ms: int
+    def __init__(self, topic: _Optional[str] = ..., restorable_until_ms: _Optional[int] = ..., deleted_ms: _Optional[int] = ...) -> None: ...
 
 class TopicRestored(_message.Message):
     __slots__ = ("incarnation",)

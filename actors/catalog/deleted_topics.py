@@ -50,14 +50,24 @@ class EndPurge:
 
 def newest_deleted_topic(state: Catalog, name: TopicName, now_ms: int) -> DeletedTopic | None:
     """The restorable topic of a name that was deleted last."""
-    found = [
-        deleted_topic
-        for deleted_topic in state.deleted_topics.values()
-        if deleted_topic.topic.name == name.topic
+    found = restorable_topics(state, name.tenant, name.namespace, now_ms)
+    return next((each for each in found if each.topic.name == name.topic), None)
+
+
+def restorable_topics(
+    state: Catalog, tenant: str, namespace: str, now_ms: int
+) -> list[DeletedTopic]:
+    """The topics of a namespace that can be restored, sorted by name; of each name the one that was
+    deleted last."""
+    found = {
+        deleted_topic.topic.name: deleted_topic
+        for _, deleted_topic in sorted(state.deleted_topics.items())
+        if (deleted_topic.topic.name.tenant, deleted_topic.topic.name.namespace)
+        == (tenant, namespace)
         and not deleted_topic.begun
         and now_ms < deleted_topic.until_ms
-    ]
-    return max(found, key=lambda deleted_topic: deleted_topic.topic.incarnation, default=None)
+    }
+    return [found[name] for name in sorted(found)]
 
 
 def decide_begin(state: Catalog, command: BeginPurge, now_ms: int) -> Decision | None:
@@ -88,7 +98,9 @@ def evolve_deleted(state: Catalog, event: TopicDeleted, topic: Topic) -> None:
     """Record a deleted topic."""
     policies = state.policies.pop(Scope.of_topic(topic.name), {})
     until_ms = event.restorable_until_ms
-    state.deleted_topics[topic.incarnation] = DeletedTopic(topic, until_ms, not until_ms, policies)
+    state.deleted_topics[topic.incarnation] = DeletedTopic(
+        topic, until_ms, not until_ms, policies, event.deleted_ms
+    )
 
 
 def evolve_restored(state: Catalog, event: TopicRestored) -> Topic:

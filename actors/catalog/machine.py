@@ -610,13 +610,15 @@ def _delete_namespace(state: Catalog, command: DeleteNamespace, now_ms: int) -> 
             Reason.NOT_EMPTY,
             f"namespace {tenant}/{namespace} holds {len(inside)} topics; force deletes them too",
         )
-    until_ms = _window_end(command.window_ms, now_ms)
-    topics = [TopicDeleted(topic=name, restorable_until_ms=until_ms) for name in sorted(inside)]
+    topics = [_deletion(name, command.window_ms, now_ms) for name in sorted(inside)]
     return _changes(*topics, NamespaceDeleted(tenant=tenant, namespace=namespace))
 
 
-def _window_end(window_ms: int, now_ms: int) -> int:
-    return now_ms + window_ms if window_ms else 0
+def _deletion(topic: str, window_ms: int, now_ms: int) -> TopicDeleted:
+    if not window_ms:
+        return TopicDeleted(topic=topic)
+    until_ms = now_ms + window_ms
+    return TopicDeleted(topic=topic, restorable_until_ms=until_ms, deleted_ms=now_ms)
 
 
 def _create_topic(state: Catalog, command: CreateTopic) -> Decision:
@@ -726,8 +728,7 @@ def _delete_topic(state: Catalog, command: DeleteTopic, now_ms: int) -> Decision
         return _changes()
     if found is None or incarnation not in (0, found.incarnation):
         return refuse(Reason.NOT_FOUND, f"no topic {name}")
-    until_ms = _window_end(command.window_ms, now_ms)
-    return _changes(TopicDeleted(topic=str(name), restorable_until_ms=until_ms))
+    return _changes(_deletion(str(name), command.window_ms, now_ms))
 
 
 def _undelete_topic(state: Catalog, name: TopicName, now_ms: int) -> Decision:

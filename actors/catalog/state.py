@@ -133,12 +133,14 @@ _NONE: bytes = msgpack.packb([])
 @dataclass(frozen=True, slots=True)
 class DeletedTopic:
     """A deleted topic with its policies; ``until_ms`` is the end of its window, 0 without one. It
-    can't be restored after its purge has ``begun``."""
+    can't be restored after its purge has ``begun``. ``deleted_ms`` is the time of its deletion, 0
+    without a window, or if an earlier version deleted it."""
 
     topic: Topic
     until_ms: int
     begun: bool
     policies: Mapping[str, bytes] = field(default_factory=dict)
+    deleted_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -298,6 +300,13 @@ def snapshot(state: Catalog) -> dict[str, bytes]:
             for _, deleted_topic in sorted(state.deleted_topics.items())
         ]
         segments["graves"] = msgpack.packb(deleted_topics)
+    times = [
+        (incarnation, deleted_topic.deleted_ms)
+        for incarnation, deleted_topic in sorted(state.deleted_topics.items())
+        if deleted_topic.deleted_ms
+    ]
+    if times:
+        segments["deletion times"] = msgpack.packb(times)
     rows = [
         (name, cluster.token, cluster.progress, *filter(None, [cluster.data_id]))
         for name, cluster in sorted(state.clusters.items())
@@ -340,10 +349,11 @@ def restore(segments: Mapping[str, bytes]) -> Catalog:
     )
     if values:
         state.policies[CLUSTER] = dict(values)
+    times = dict(msgpack.unpackb(segments.get("deletion times", _NONE)))
     for row, until_ms, begun, policies in msgpack.unpackb(segments.get("graves", _NONE)):
         topic = _topic_of(row)
         state.deleted_topics[topic.incarnation] = DeletedTopic(
-            topic, until_ms, begun, dict(policies)
+            topic, until_ms, begun, dict(policies), times.get(topic.incarnation, 0)
         )
     if "clusters" in segments:
         state.own, more, homes = msgpack.unpackb(segments["clusters"])

@@ -361,6 +361,12 @@ class DeletedTopics(Request[list[Row]]):
     topic: str | None = None
 
 
+class RestorableTopics(Request[list[Row]]):
+    """The deleted topics of a namespace that can be undeleted."""
+
+    namespace: str
+
+
 class MayBeginMigration(Request[None]):
     """Refused if `BeginMigration` is, or if it would change nothing."""
 

@@ -14,6 +14,7 @@ from velaray.actors.catalog.clusters import (
     remotes_of,
     replication_problem,
 )
+from velaray.actors.catalog.deleted_topics import restorable_topics
 from velaray.actors.catalog.grants import grants_at
 from velaray.actors.catalog.inbound_replication import PULL_FROM, pulled_from
 from velaray.actors.catalog.migration_state import Migration
@@ -191,6 +192,22 @@ def _deleted_topics(state: Catalog, request: m.DeletedTopics, now_ms: int) -> An
     ]
 
 
+def _restorable_topics(state: Catalog, request: m.RestorableTopics, now_ms: int) -> Any:
+    """The deleted topics of a namespace that can be undeleted, also if the namespace is deleted."""
+    tenant, namespace = split_namespace(request.namespace)
+    found = restorable_topics(state, tenant, namespace, now_ms)
+    if not found and not queries.exists(state, Scope(tenant, namespace)):
+        raise RemoteError(Reason.NOT_FOUND, f"no namespace {request.namespace!r}")
+    return [
+        {
+            **describe(deleted_topic.topic),
+            "deleted_ms": deleted_topic.deleted_ms,
+            "until_ms": deleted_topic.until_ms,
+        }
+        for deleted_topic in found
+    ]
+
+
 def _may_begin(state: Catalog, request: m.MayBeginMigration, now_ms: int) -> None:
     """Raise `RemoteError` if `BeginMigration` would be refused or change nothing."""
     decision = decide_begin(state, begin_of(request), now_ms)
@@ -317,6 +334,7 @@ QUERIES: Mapping[type[Message], Callable[[Catalog, Any], Any]] = {
 }
 TIMED_QUERIES: Mapping[type[Message], Callable[[Catalog, Any, int], Any]] = {
     m.DeletedTopics: _deleted_topics,
+    m.RestorableTopics: _restorable_topics,
     m.MayBeginMigration: _may_begin,
 }
 """Queries whose answer depends on the clock (milliseconds since 1970)."""

@@ -45,6 +45,19 @@ class PartitionedTopic(TypedDict):
     properties: NotRequired[Texts | None]
 
 
+class DeletedTopic(TypedDict):
+    """A deleted topic that can be undeleted: its number of partitions, 0 for a plain topic, the
+    time of its deletion, and the time until which it can be undeleted, in milliseconds since 1970.
+
+    ``deletedMs`` is null if an earlier version of velaray deleted it.
+    """
+
+    topic: str
+    partitions: int
+    deletedMs: int | None
+    restorableUntilMs: int
+
+
 class NewMessage(TypedDict):
     """A message to be published; ``data`` is a text, or bytes in base64."""
 
@@ -108,6 +121,7 @@ CREATE_PARTITIONED = Operation("PUT", _PARTITIONS, body=int | PartitionedTopic)
 DELETE = Operation("DELETE", TOPIC, (FORCE,))
 DELETE_PARTITIONED = Operation("DELETE", _PARTITIONS, (FORCE,))
 UNDELETE = Operation("POST", f"{TOPIC}/undelete")
+DELETED = reads(f"{V2}/namespaces/{{tenant}}/{{namespace}}/deletedTopics", list[DeletedTopic])
 PARTITIONS = reads(_PARTITIONS, Partitions, MAY_CREATE)
 GROW = Operation("POST", _PARTITIONS, body=int)
 STATS = reads(f"{TOPIC}/stats", TopicStats, NO_PUBLISHERS, NO_CONSUMERS)
@@ -181,6 +195,17 @@ class Topics(Resource[ModeT]):
         there is none), and `Conflict` if there is a newer topic with the name.
         """
         await self._ask(UNDELETE, of_topic(topic))
+
+    @call
+    async def deleted(self, namespace: str = "public/default") -> list[dict[str, Any]]:
+        """Return the deleted topics of ``tenant/namespace`` that can be undeleted, each with
+        ``topic``, ``partitions``, ``deletedMs`` and ``restorableUntilMs``; of each name the one
+        that was deleted last.
+
+        The namespace may be deleted too: its topics can be undeleted once it is created again.
+        Raises `NotFound` if there is neither the namespace nor such a topic.
+        """
+        return list(await self._ask(DELETED, of_namespace(namespace)))
 
     @call
     async def partitions(self, topic: str) -> int:

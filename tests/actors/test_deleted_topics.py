@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from tests.actors.test_catalog import DEFAULT, FLIGHTS, created, policy_set, started
-from velaray.actors.catalog.deleted_topics import BeginPurge, EndPurge, UndeleteTopic
+from velaray.actors.catalog.deleted_topics import (
+    BeginPurge,
+    EndPurge,
+    UndeleteTopic,
+    restorable_topics,
+)
 from velaray.actors.catalog.machine import (
     CreateNamespace,
     CreateTopic,
@@ -33,7 +38,7 @@ from velaray.events.ids import TopicName
 
 AT = 1_000_000
 WINDOW = 60_000
-DELETED = TopicDeleted(topic=str(FLIGHTS), restorable_until_ms=AT + WINDOW)
+DELETED = TopicDeleted(topic=str(FLIGHTS), restorable_until_ms=AT + WINDOW, deleted_ms=AT)
 AT_ONCE = TopicDeleted(topic=str(FLIGHTS))
 RETENTION = policy_set(Scope.of_topic(FLIGHTS), "messageTTL", b"60")
 
@@ -151,7 +156,7 @@ def test_forced_deletion_of_a_namespace_deletes_its_topics_atomically() -> None:
         .then(
             events=[
                 DELETED,
-                TopicDeleted(topic=str(other), restorable_until_ms=AT + WINDOW),
+                TopicDeleted(topic=str(other), restorable_until_ms=AT + WINDOW, deleted_ms=AT),
                 gone,
             ],
             reply=Done(True),
@@ -174,10 +179,43 @@ def test_deleted_topics_survive_a_checkpoint() -> None:
             lambda state: (
                 state.deleted_topics
                 == {
-                    1: DeletedTopic(Topic(FLIGHTS, 3, 1), AT + WINDOW, False, {"messageTTL": b"60"})
+                    1: DeletedTopic(
+                        Topic(FLIGHTS, 3, 1), AT + WINDOW, False, {"messageTTL": b"60"}, AT
+                    )
                 }
             )
         )
+        .when(UndeleteTopic(FLIGHTS), AT)
+        .then(events=[TopicRestored(incarnation=1)])
+    )
+
+
+def restorable(state: Catalog, now_ms: int) -> list[int]:
+    """The incarnations of the topics of the default namespace that can be restored."""
+    found = restorable_topics(state, DEFAULT.tenant, DEFAULT.namespace, now_ms)
+    return [each.topic.incarnation for each in found]
+
+
+def test_the_newest_topic_of_a_name_is_restorable_while_its_window_is_open() -> None:
+    (
+        started(created(), DELETED, created(incarnation=2), DELETED)
+        .then_state(lambda state: restorable(state, AT) == [2])
+        .then_state(lambda state: restorable(state, AT + WINDOW - 1) == [2])
+        .then_state(lambda state: restorable(state, AT + WINDOW) == [])
+        .then_state(lambda state: restorable_topics(state, DEFAULT.tenant, "other", AT) == [])
+    )
+    (
+        started(created(), DELETED, BurialBegun(incarnation=1)).then_state(
+            lambda state: restorable(state, AT) == []
+        )
+    )
+
+
+def test_topics_that_earlier_versions_deleted_have_no_time_of_deletion() -> None:
+    earlier = TopicDeleted(topic=str(FLIGHTS), restorable_until_ms=AT + WINDOW)
+    (
+        started(created(), earlier)
+        .then_state(lambda state: state.deleted_topics[1].deleted_ms == 0)
         .when(UndeleteTopic(FLIGHTS), AT)
         .then(events=[TopicRestored(incarnation=1)])
     )

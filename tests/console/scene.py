@@ -41,6 +41,8 @@ def scene(data: Path, token: str | None = None, **settings: Any) -> Iterator[Loc
         admin = Admin(cluster.admin_url, token=token)
         admin.topics.create("orders")
         admin.topics.create("clicks", partitions=4)
+        admin.topics.create("former", partitions=2)
+        admin.topics.delete("former")
         admin.subscriptions.create("orders", "billing")
         admin.subscriptions.create("orders", "shipping")
         admin.topics.create("orders-billing-DLQ")

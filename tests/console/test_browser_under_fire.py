@@ -168,7 +168,7 @@ def delete(window: Window, fresh: str) -> None:
 
 def undelete(window: Window, fresh: str) -> None:
     window.open("/console/topics")
-    window.press("/console/topics/undelete", topic="ended")
+    window.press("/console/topics/undelete", f':has([value="{ENDED}"])')
     window.done("is restored")
 
 

@@ -12,11 +12,13 @@ from tests.console.visiting import Visitor
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from velaray import Client, ConsumerType, console
-from velaray.client.admin import Admin
+from velaray.client.admin import Admin, Unavailable
 from velaray.client.admin.transports import Answer, Sending
 from velaray.client.schema import AvroSchema, Record, String
 from velaray.client.schema.record import Integer
+from velaray.console import topics as console_topics
 from velaray.console import visit as visits
+from velaray.console.formats import when
 from velaray.console.in_process import InProcessTransport
 from velaray.console.messages import Ledger, before, positions
 from velaray.console.survey import METRICS, SURVEYS, Surveys
@@ -58,9 +60,70 @@ def test_a_topic_is_created_deleted_and_restored(visitor: Visitor, admin: Admin)
     asked = visitor.get("/console/topic/delete?topic=made")
     assert "This deletes 0 entries" in asked.text
     visitor.post("/console/topic/delete", {"topic": "made"})
-    assert "There is no such topic." in visitor.get("/console/topics?q=made").text
-    visitor.post("/console/topics/undelete", {"topic": "made"})
-    wait_until(lambda: "public/default/made" in visitor.get("/console/topics?q=made").text)
+    wait_until(lambda: "There is no such topic." in visitor.get("/console/topics?q=made").text)
+    told = visitor.post("/console/topics/undelete", {"topic": "made"})
+    assert "persistent://public/default/made is restored" in told.text
+    wait_until(lambda: "There is no such topic." not in visitor.get("/console/topics?q=made").text)
+    assert admin.topics.partitions("made") == 2
+
+
+def test_deleted_topics_are_listed_until_they_are_restored(
+    visitor: Visitor, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = "/console/topics?q=gone-"
+    for name, partitions in (("gone-a", 2), ("gone-b", 0)):
+        admin.topics.create(name, partitions=partitions)
+        admin.topics.delete(name)
+    (first,) = [each for each in admin.topics.deleted() if each["topic"].endswith("/gone-a")]
+    begun, until = when(first["deletedMs"]), when(first["restorableUntilMs"])
+    times = rf"{begun} \([^)]* s ago\) {until} \(in \d+ min \d+ s\)"
+
+    def shown() -> str:
+        return visitor.get(page).text
+
+    wait_until(lambda: re.search(f"public/default/gone-a 2 {times}", shown()))
+    assert "public/default/gone-b plain" in shown()
+    assert "public/default/gone-b" not in visitor.get("/console/topics?q=gone-a").text
+    names = re.findall('name="topic" value="([^"]*)"', visitor.get(page).html)
+    assert sorted(names) == [f"persistent://public/default/gone-{each}" for each in "ab"]
+    told = visitor.post("/console/topics/undelete", {"topic": "gone-a", "back": page})
+    assert "gone-a is restored" in told.text
+    admin.topics.create("gone-b")
+    wait_until(lambda: "a newer topic has this name" in shown())
+    assert "/console/topics/undelete" not in visitor.get(page).html
+    refused = visitor.post("/console/topics/undelete", {"topic": "gone-b", "back": page})
+    assert "exists; delete or move it first" in refused.text
+    monkeypatch.setattr(visits.Visit, "may_change", False)
+    assert "public/default/gone-b plain" in shown()
+
+
+def test_a_long_list_of_deleted_topics_is_cut(
+    visitor: Visitor, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console_topics, "ROWS", 2)
+    for number in range(3):
+        admin.topics.create(f"cut-{number}")
+        admin.topics.delete(f"cut-{number}")
+    page = "/console/topics?q=cut-"
+    wait_until(lambda: "1 more deleted topics aren't shown" in visitor.get(page).text)
+    assert "public/default/cut-0" not in visitor.get(page).text  # the newest come first
+
+
+def test_the_list_stays_while_deleted_topics_are_not_known(
+    visitor: Visitor, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin.topics.create("still-here")
+    send = InProcessTransport.send
+
+    async def away(transport: InProcessTransport, sending: Sending) -> Answer:
+        if sending.url.endswith("/deletedTopics"):
+            raise Unavailable(503, "the catalog is busy")
+        return await send(transport, sending)
+
+    monkeypatch.setattr(InProcessTransport, "send", away)
+    page = "/console/topics?q=still-here"
+    wait_until(lambda: "Not known now: the catalog is busy" in visitor.get(page).text)
+    assert "public/default/still-here" in visitor.get(page).text
 
 
 def test_the_list_is_paged_and_asks_no_topic(

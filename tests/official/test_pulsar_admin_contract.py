@@ -323,7 +323,7 @@ _NO_COMMAND = re.compile(
             r"/(openapi.json|docs|metrics)$|/homes$|/tenants/{tenant}/(home|metadata)$",
             r"/(isolation|pullFrom|deadLetters?|schema(JsonAllow|ProtobufNative)\w+)$",
             r"/(describe|undo|undelete|why/{message}|deadLetters/{message}/forget)$|/marks(/|$)",
-            r"/(erasable|erasures|{topic}/messages)$",
+            r"/(deletedTopics|erasable|erasures|{topic}/messages)$",
             r"GET /admin/v2/brokers(/ready)?$|/schemas/.*/version$|namespaces/.*/migration$",
             r"DELETE .*/(allowedClusters|encryptionRequired|schemaValidationEnforced)$",
             r"DELETE .*/(isAllowAutoUpdateSchema|replication|subscriptionAuthMode)$",

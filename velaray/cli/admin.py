@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from velaray.cli.common import Group, Output, with_admin
+from velaray.cli.common import Group, Output, time_text, with_admin
 from velaray.cli.confirmation import destroys
 from velaray.client.admin import Admin
 from velaray.client.message_id import MessageId
@@ -69,16 +69,38 @@ def topics() -> None:
 
 @topics.command("list")
 @click.argument("namespace", default="public/default")
+@click.option("--deleted", is_flag=True, help="The deleted topics that can be undeleted.")
 @with_admin
-def list_topics(show: Output, admin: Admin, namespace: str) -> None:
+def list_topics(show: Output, admin: Admin, namespace: str, deleted: bool) -> None:
     """List the topics of NAMESPACE (tenant/namespace).
 
     \b
-    Example:
+    Examples:
       velaray topics list public/default
+      velaray topics list --deleted
     """
+    if deleted:
+        _list_deleted(show, admin.topics.deleted(namespace))
+        return
     rows = [{"topic": name, "partitions": count} for name, count in admin.topics(namespace).items()]
     show.rows({"topic": "TOPIC", "partitions": "PARTITIONS"}, rows)
+
+
+def _list_deleted(show: Output, found: list[dict[str, Any]]) -> None:
+    if show.as_json:
+        show.value(found)
+        return
+    rows = [
+        {
+            "topic": each["topic"],
+            "partitions": each["partitions"],
+            "deleted": None if each["deletedMs"] is None else time_text(each["deletedMs"]),
+            "until": time_text(each["restorableUntilMs"]),
+        }
+        for each in found
+    ]
+    columns = {"topic": "TOPIC", "partitions": "PARTITIONS", "deleted": "DELETED"}
+    show.rows({**columns, "until": "RESTORABLE UNTIL"}, rows)
 
 
 @topics.command("create")

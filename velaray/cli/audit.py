@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from velaray.cli.admin import TimeType
-from velaray.cli.common import Group, Output, with_admin
-from velaray.cli.history import time_text
+from velaray.cli.common import Group, Output, time_text, with_admin
 from velaray.cli.tokens import Lifetime
 from velaray.client.admin import Admin
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from velaray.cli.common import Group, Output, with_keys, with_output
-from velaray.cli.history import time_text
+from velaray.cli.common import Group, Output, time_text, with_keys, with_output
 from velaray.cli.journal import MachineFold, with_data
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache, partial, wraps
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,11 @@ class Output:
     def done(self, said: str, **facts: Any) -> None:
         """Report an action: ``said`` in a table's place, ``facts`` as JSON."""
         click.echo(json.dumps(facts, ensure_ascii=False) if self.as_json else said)
+
+
+def time_text(at_ms: int) -> str:
+    """Milliseconds since 1970 as date and time in UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def table_of(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> Table:

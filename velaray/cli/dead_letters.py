@@ -5,9 +5,8 @@ from __future__ import annotations
 import click
 
 from velaray.cli.admin import MessageIdType
-from velaray.cli.common import Group, Output, with_admin
+from velaray.cli.common import Group, Output, time_text, with_admin
 from velaray.cli.confirmation import destroys
-from velaray.cli.history import time_text
 from velaray.client.admin import Admin
 from velaray.client.message_id import MessageId
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from copy import copy
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -21,7 +20,15 @@ from velaray.broker.history import (
     subscriptions_of,
 )
 from velaray.cli.admin import MessageIdType, TimeType, subscriptions
-from velaray.cli.common import Group, JournalsPlace, Output, with_admin, with_keys, with_output
+from velaray.cli.common import (
+    Group,
+    JournalsPlace,
+    Output,
+    time_text,
+    with_admin,
+    with_keys,
+    with_output,
+)
 from velaray.cli.journal import run_reading, with_data
 from velaray.client.admin import Admin
 from velaray.client.exceptions import VelarayError
@@ -207,11 +214,6 @@ def _past(found: Found) -> Iterator[str]:
     partial = found["partial"]
     halves = (str(one["position"]) for one in partial)
     yield f"partly acknowledged batches: {_some(len(partial), halves)}"
-
-
-def time_text(at_ms: int) -> str:
-    """Milliseconds since 1970 as date and time in UTC."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 @subscriptions.command("undo")

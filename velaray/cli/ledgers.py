@@ -12,9 +12,8 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from velaray.cli.common import Group, Output, with_admin
+from velaray.cli.common import Group, Output, time_text, with_admin
 from velaray.cli.confirmation import destroys
-from velaray.cli.history import time_text
 from velaray.client.admin import Admin
 
 Found = Mapping[str, Any]

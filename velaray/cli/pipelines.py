@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from velaray.cli.common import Group, Output, with_admin, with_service
+from velaray.cli.common import Group, Output, time_text, with_admin, with_service
 from velaray.cli.confirmation import destroys
-from velaray.cli.history import time_text
 from velaray.client.admin import Admin
 from velaray.client.admin.pipelines import ABANDONED_S
 

@@ -21,10 +21,11 @@ from velaray.cli.common import (
     TokenSource,
     client_options,
     connection,
+    time_text,
     with_admin,
 )
 from velaray.cli.confirmation import destroys
-from velaray.cli.history import PointInTimeType, time_text
+from velaray.cli.history import PointInTimeType
 from velaray.client.admin import Admin, NotFound
 from velaray.schemas import SchemaInfo, SchemaType
 from velaray.schemas.compatibility import Known, Rules, Strategy, producer_problems

@@ -8,9 +8,8 @@ from typing import Any
 
 import click
 
-from velaray.cli.common import Group, Output, with_admin
+from velaray.cli.common import Group, Output, time_text, with_admin
 from velaray.cli.confirmation import destroys
-from velaray.cli.history import time_text
 from velaray.client.admin import Admin
 from velaray.events.ids import TransactionId
 
