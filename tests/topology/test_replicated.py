@@ -115,6 +115,25 @@ def test_no_entry_overtakes_a_refused_one() -> None:
     run(scenario)
 
 
+def test_no_entry_overtakes_one_that_a_full_disk_refused() -> None:
+    async def scenario(east: Site, west: Site) -> None:
+        for number in range(3):
+            await east.publish(number)
+        replicator = await Replicator(east, west).connect()
+        await replicator.replicate(0, 1)
+        west.disk.capacity = 0
+        (refused,) = await replicator.replicate(1, 2)
+        assert refused.error == pb.PersistenceError
+        west.disk.capacity = None
+        (behind,) = await replicator.replicate(2, 3)
+        assert behind.error == pb.ServiceNotReady
+        again = await Replicator(east, west).connect()
+        await again.replicate(1)
+        assert await west.payloads() == [f"east-p-{number}" for number in range(3)]
+
+    run(scenario)
+
+
 def test_a_replaced_replicator_is_notified() -> None:
     async def scenario(east: Site, west: Site) -> None:
         await east.publish(0)
