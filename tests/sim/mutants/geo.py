@@ -16,7 +16,6 @@ from velaray.actors.subscription import progress_translation
 from velaray.actors.subscription.cursor import Cursor
 from velaray.actors.subscription.remote_progress import Ahead, TakenProgress
 from velaray.broker.partition.channel.origins import UnsettledOrigins
-from velaray.broker.partition.session import publishing
 from velaray.broker.subscription import progress_exporter
 from velaray.events.ids import LEDGER_INDEX_BITS, NUMBER_BITS, Position
 from velaray.geo.replication import remote_progress, replicator_ends, replicator_sender
@@ -75,15 +74,6 @@ def _done_when_sent(original: Any) -> Any:
         original(self)
 
     return sent
-
-
-def _behind_anything(original: Any) -> Any:
-    def publish(*arguments: Any) -> Any:
-        command = original(*arguments)
-        assert command.replicated is not None
-        return replace(command, replicated=command.replicated._replace(after=None))
-
-    return publish
 
 
 def _stamp_the_next(original: Any) -> Any:
@@ -249,10 +239,6 @@ MUTANTS: dict[str, Mutant] = {
     "acknowledge-entries-under-way": _mutant(
         "a replicator acknowledges entries before the other cluster has them",
         *(Window, "sent", _done_when_sent, 50),
-    ),
-    "skip-a-refused-entry": _mutant(
-        "entries behind a refused entry are stored",
-        *(publishing, "replicated_publish", _behind_anything, 300),
     ),
     "stamp-the-next-position": _mutant(
         "an entry has the source position of the next one",

@@ -15,9 +15,7 @@ from velaray.broker.partition.session import producer
 from velaray.broker.partition.session.producers import ProducerHandlers
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.subscription.acknowledgements import Acknowledgements
-from velaray.broker.subscription.delivery_counts import DeliveryCounts
 from velaray.broker.subscription.messages import AckReceipt
-from velaray.topology.messages import Message
 from velaray.topology.rpc import RpcConnection
 
 
@@ -96,13 +94,6 @@ def _forget_parts_that_are_acknowledged(original: Any) -> Any:
     return grant
 
 
-def _tell_at_once(original: Any) -> Any:
-    def send(self: DeliveryCounts, notice: Message) -> None:
-        self._state.send(notice)
-
-    return send
-
-
 def _publish_anew(original: Any) -> Any:
     async def publish(self: DeadLetterMover, at: Any, entry: Any, number: int, *rest: Any) -> None:
         anew = round(self._partition.actor_system.clock_ms()) + number
@@ -158,11 +149,6 @@ MUTANTS: dict[str, Mutant] = {
     "renumber-repeated-dead-letters": Mutant(
         "a dead letter that is published again gets another number",
         ((DeadLetterMover, "_publish", _publish_anew),),
-        within=500,
-    ),
-    "deliver-before-counting": Mutant(
-        "a redelivery goes out before its count is durable",
-        ((DeliveryCounts, "send", _tell_at_once),),
         within=500,
     ),
     "ignore-delays-after-a-restart": Mutant(
