@@ -42,6 +42,7 @@ METRICS = (
     "velaray_recovery_events",
     "velaray_recovery_seconds",
     "velaray_subscription_pending_entries",
+    "velaray_topic_entries",
     "velaray_topic_failed_reads_total",
 )
 """The metrics that pages show. Actors have ten times as many, which would take long to read."""

@@ -143,6 +143,7 @@ METRICS: Mapping[str, About] = {
         "Committed transactions that had entries in the topic."
     ),
     "pulsar_txn_tb_aborted_total": _counter("Aborted transactions that had entries in the topic."),
+    "velaray_topic_entries": _gauge("Entries that the topic's ledgers hold; a batch is one."),
     "velaray_topic_ongoing_transactions": _gauge("Open transactions with entries."),
     "velaray_topic_hidden_entries": _gauge(
         "Entries of aborted transactions, which are stored but never delivered."

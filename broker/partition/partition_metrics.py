@@ -264,6 +264,9 @@ class PartitionMetrics:
             "pulsar_txn_tb_active_total": len(transactions.ongoing),
             "pulsar_txn_tb_committed_total": self.committed,
             "pulsar_txn_tb_aborted_total": self.aborted,
+            "velaray_topic_entries": sum(
+                run.entries for run in partition.runtime.state.table.runs(0, end)
+            ),
             "velaray_topic_ongoing_transactions": len(transactions.ongoing),
             "velaray_topic_hidden_entries": transactions.hidden.size(),
             "velaray_topic_committed_transactions_total": self.committed,

@@ -208,6 +208,20 @@ def test_a_topic_shows_clients_and_subscriptions(
         assert "Entries stored 4" in shown.text
 
 
+def test_the_list_tells_messages_and_entries_apart(cluster: LocalCluster, visitor: Visitor) -> None:
+    with Client(cluster.service_url) as client:
+        producer = client.create_producer(
+            "packed", batching_enabled=True, batching_max_publish_delay_ms=60_000
+        )
+        for _ in range(10):
+            producer.send_async(b"x")
+        producer.flush()
+        page = "/console/topics?q=packed"
+        row = r"public/default/packed plain 1 \S+/s \S+/s 10 1 [\d.]+ K?i?B 0 1 0"
+        wait_until(lambda: re.search(row, visitor.get(page).text))
+        assert "Messages in since start Entries stored" in visitor.get(page).text
+
+
 def test_an_unknown_topic_is_a_page_that_says_so(visitor: Visitor) -> None:
     shown = visitor.get("/console/topic?topic=nowhere")
     assert shown.status == 404

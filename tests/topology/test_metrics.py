@@ -76,6 +76,7 @@ def test_traffic_backlog_and_clients_of_a_topic(
     stored = found.get("pulsar_storage_size", OF_TOPIC) or 0
     of_s = {**OF_TOPIC, "subscription": "s"}
     assert found.get("pulsar_in_messages_total", OF_TOPIC) == 10
+    assert found.get("velaray_topic_entries", OF_TOPIC) == 10
     assert (found.get("pulsar_in_bytes_total", OF_TOPIC) or 0) > 30
     assert found.get("pulsar_out_messages_total", of_s) == 10
     in_bytes = found.get("pulsar_in_bytes_total", OF_TOPIC)
