@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 from tests.topology.deleting import (
     a_journal,
     a_topic,
-    counts,
+    given_up,
     listed,
     make_journal,
     publish,
@@ -182,18 +182,6 @@ def test_drain_does_not_wait_for_dead_letters(cluster: LocalCluster, run: Run) -
     refuse(cluster, 1000)
     given_up(cluster)
     assert "1 couldn't be deleted" in run("wait", code=3).output
-
-
-def given_up(cluster: LocalCluster, name: str = "orders") -> tuple[ActorKey, int]:
-    """A ledger whose deletion was given up."""
-    key = a_topic(name)
-    journal = make_journal(cluster, key)
-    (first, *_) = listed(journal)
-    cluster.run(journal.drop_from_manifest([first]))
-    before = counts(cluster)["dead"]
-    tell(cluster, key, [first])
-    wait_for(cluster, dead=before + 1)
-    return key, first
 
 
 def test_a_dead_letter_is_retried_after_the_fault_is_gone(cluster: LocalCluster, run: Run) -> None:

@@ -3,9 +3,9 @@
 An action succeeds, or the page says plainly why not; then it is pressed again until it succeeds. No
 page shows a traceback. The browser reports errors only of pages that say what is away.
 
-Other actions are tested without fire: those on deletions of ledgers that were given up need a
-broken store, and the rollback of a migration needs a second cluster. Those on hosts need Ray:
-`test_browser_under_fire_on_ray.py` presses them.
+`test_browser_faults.py` presses other actions without fire: those on deletions of ledgers that were
+given up need a broken store, and the rollback of a migration needs a second cluster. Those on hosts
+need Ray: `test_browser_under_fire_on_ray.py` presses them.
 """
 
 from __future__ import annotations

@@ -73,6 +73,18 @@ def wait_for(cluster: LocalCluster, **wanted: int) -> dict[str, int]:
     return wait_until(reached, 30.0)
 
 
+def given_up(cluster: LocalCluster, name: str = "orders") -> tuple[ActorKey, int]:
+    """A ledger whose deletion was given up."""
+    key = a_topic(name)
+    journal = make_journal(cluster, key)
+    (first, *_) = listed(journal)
+    cluster.run(journal.drop_from_manifest([first]))
+    before = counts(cluster)["dead"]
+    tell(cluster, key, [first])
+    wait_for(cluster, dead=before + 1)
+    return key, first
+
+
 async def _publish(url: str, rpc_key: bytes, topic: str, payloads: list[Any]) -> None:
     async with Client(url, authentication=SystemCredentials(rpc_key)) as client:
         producer = await client.create_producer(topic, batching_enabled=False)
