@@ -6,8 +6,9 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import suppress
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import yaml
 
 import velaray
 from benchmarks.contract import Absent
-from tests.support import prometheus
+from tests.support import prometheus, pulsar_panels
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from velaray.topology.metrics import METRICS, PARTS
@@ -28,23 +29,48 @@ BIN = Path(sys.executable).parent
 OF_PROMETHEUS = {"up"}
 """Metrics of Prometheus itself."""
 
+JOBS = ("velaray", pulsar_panels.JOB)
 FILLED_WITHIN_S = 60.0
 
-REPLICATION = "the cluster replicates nothing"
-EMPTY = {
-    ("hosts", "Actors"): "without Ray there are no hosts",
-    ("topics", "Subscriptions blocked by un-acknowledged messages"): "no subscription is blocked",
-    ("hosts", "Time until the certificate expires"): "the cluster has no TLS",
-    ("replication", "Connected replicators"): REPLICATION,
-    ("replication", "Backlog"): REPLICATION,
-    ("replication", "Delay"): REPLICATION,
-    ("replication", "Delay of the progress of subscriptions"): REPLICATION,
-    ("replication", "Messages per second"): REPLICATION,
-    ("replication", "Bytes per second"): REPLICATION,
-    ("replication", "Backlog in bytes"): REPLICATION,
-    ("replication", "Entries per second"): REPLICATION,
+CLUSTER = '{cluster="$cluster"}'
+TOPIC = '{cluster="$cluster",namespace=~"$namespace",topic=~"$topic"}'
+
+
+def by_remote(function: str, names: str) -> list[str]:
+    """A function of the series of each other cluster, for several metrics."""
+    return [f"{function} by (remote_cluster) ({name}{CLUSTER})" for name in names.split()]
+
+
+EMPTY: dict[str, str] = {
+    'sum by (host) (velaray_host_actors{cluster="$cluster",host=~"$host"})': (
+        "without Ray there are no hosts"
+    ),
+    f"max(velaray_tls_expiry_timestamp_seconds{CLUSTER}) - time()": "the cluster has no TLS",
+    "sum by (topic, subscription) "
+    f"(pulsar_subscription_blocked_on_unacked_messages{TOPIC}) > 0": "no subscription is blocked",
+    **dict.fromkeys(
+        [
+            *by_remote("sum", "pulsar_replication_connected_count velaray_pull_connected"),
+            *by_remote("sum", "pulsar_replication_backlog velaray_pull_backlog"),
+            *by_remote("max", "pulsar_replication_delay_in_seconds velaray_pull_delay_seconds"),
+            *by_remote("max", "velaray_replication_progress_lag_seconds"),
+            *by_remote("sum", "pulsar_replication_rate_out pulsar_replication_rate_in"),
+            *by_remote("sum", "pulsar_replication_throughput_out pulsar_replication_throughput_in"),
+            *by_remote("sum", "velaray_pull_rate velaray_pull_throughput"),
+            *by_remote("sum", "velaray_replication_backlog_bytes"),
+            *(
+                f"sum by (remote_cluster) (rate(velaray_{what}_total{CLUSTER}[$__rate_interval]))"
+                for what in (
+                    *("replication_entries", "replication_duplicates"),
+                    *("pull_entries", "pull_duplicates"),
+                )
+            ),
+        ],
+        pulsar_panels.NO_REPLICATION,
+    ),
+    **pulsar_panels.EMPTY,
 }
-"""The panels that are empty in the test, and why."""
+"""The expressions that are empty in the test, and why."""
 
 Panel = tuple[str, str]
 
@@ -54,6 +80,24 @@ def panels() -> Iterator[tuple[Panel, list[str]]]:
     for path in DASHBOARDS:
         for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]:
             yield (path.stem, panel["title"]), [each["expr"] for each in panel["targets"]]
+
+
+def expressions() -> dict[str, Panel]:
+    """The expressions of the tree's panels and of Pulsar's, each with the first that has it."""
+    found: dict[str, Panel] = {}
+    for panel, several in [*panels(), *pulsar_panels.PANELS.items()]:
+        for each in several:
+            found.setdefault(each, panel)
+    return found
+
+
+def unexplained(empty: Container[str], reasons: Container[str]) -> list[str]:
+    """Expressions that are empty without a reason, and those that have a reason and a value."""
+    return [
+        f"{panel}: {each} is {'empty' if each in empty else 'filled, and has a reason'}"
+        for each, panel in expressions().items()
+        if (each in empty) != (each in reasons)
+    ]
 
 
 def rules() -> list[dict[str, Any]]:
@@ -75,10 +119,10 @@ def asked(expression: str, cluster: str) -> str:
 
 
 def test_expressions_name_metrics_that_there_are() -> None:
-    expressions = [each for _, several in panels() for each in several]
-    expressions += [rule["expr"] for rule in rules()]
-    assert len(expressions) > 100
-    for expression in expressions:
+    named = [each for _, several in panels() for each in several]
+    named += [rule["expr"] for rule in rules()]
+    assert len(named) > 100
+    for expression in named:
         found = metrics_of(expression)
         assert found and found <= METRICS.keys() | OF_PROMETHEUS, expression
 
@@ -99,7 +143,32 @@ def test_the_dashboards_can_be_provisioned() -> None:
         for variable in dashboard["templating"]["list"]:
             assert metrics_of(variable["query"]["query"]) <= METRICS.keys()
     titles = [panel for panel, _ in panels()]
-    assert len(titles) == len(set(titles)) and set(titles) >= EMPTY.keys()
+    assert len(titles) == len(set(titles))
+
+
+def test_each_reason_belongs_to_one_expression() -> None:
+    found = [*expressions()]
+    assert EMPTY.keys() <= set(found)
+    assert unexplained(EMPTY, EMPTY) == []
+    (filled, second) = [each for each in found if each not in EMPTY][:2]
+    assert len(unexplained({*EMPTY, filled}, EMPTY)) == 1
+    (stale,) = unexplained(EMPTY, {*EMPTY, second})
+    assert second in stale and "has a reason" in stale
+
+
+def test_the_page_says_what_stays_empty_of_pulsars_dashboards() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    _, _, section = page.partition("## Pulsar's dashboards")
+    table = re.findall(r"^\| (`.*`) \| (.*) \|$", section, re.MULTILINE)
+    rows = {name: reason for cell, reason in table for name in re.findall(r"`(.+?)`", cell)}
+    used = set()
+    for expression, reason in pulsar_panels.EMPTY.items():
+        if reason != pulsar_panels.NO_REPLICATION:
+            lacking = metrics_of(expression) - METRICS.keys()
+            found = {row for row in rows if any(fnmatch(name, row) for name in lacking)}
+            assert {rows[row] for row in found} == {reason}, expression
+            used |= found
+    assert {row for row in rows if row.startswith("pulsar_")} == used
 
 
 def test_the_compose_file_names_files_that_there_are() -> None:
@@ -154,42 +223,55 @@ def traffic(client: velaray.Client, admin: velaray.Admin) -> None:
 
 
 @pytest.mark.slow
-def test_prometheus_fills_every_panel(tmp_path: Path) -> None:
+def test_prometheus_fills_the_panels_of_the_tree_and_those_of_pulsar(tmp_path: Path) -> None:
     with LocalCluster(tmp_path / "data", hosts=1, deleters=1) as cluster:
         target = cluster.admin_url.removeprefix("http://")
         try:
-            with prometheus.running(tmp_path, target, RULES) as found:
+            with prometheus.running(tmp_path, target, RULES, JOBS) as found:
                 _watch(cluster, found)
         except Absent as reason:
             pytest.skip(f"no prometheus: {reason}")
 
 
-def _empty(found: prometheus.Prometheus, cluster: str) -> dict[Panel, str]:
-    """The panels with an expression without a value, and the expression."""
-    left: dict[Panel, str] = {}
-    for panel, expressions in panels():
-        for each in expressions:
-            rows = found.series(asked(each, cluster))
-            if all(row["value"][1] == "NaN" for row in rows):
-                left.setdefault(panel, each)
-    return left
+def _empty(found: prometheus.Prometheus, cluster: str) -> set[str]:
+    """The expressions without a value."""
+    return {
+        each
+        for each in expressions()
+        if all(row["value"][1] == "NaN" for row in found.series(asked(each, cluster)))
+    }
+
+
+def _zero(found: prometheus.Prometheus, cluster: str) -> list[str]:
+    """The expressions of Pulsar's dashboard of messaging that are 0."""
+    return [
+        each
+        for each, (dashboard, _) in expressions().items()
+        if dashboard == pulsar_panels.MESSAGING
+        and all(float(row["value"][1]) == 0 for row in found.series(asked(each, cluster)))
+    ]
 
 
 def _watch(cluster: LocalCluster, found: prometheus.Prometheus) -> None:
-    empty: dict[Panel, str] = {}
+    empty: set[str] = set()
+    zero: list[str] = []
     admin = velaray.Admin(cluster.admin_url)
     with velaray.Client(cluster.service_url) as client:
+        client.create_producer("connected")
+        client.subscribe("connected", "s")
 
         def filled() -> bool:
-            nonlocal empty
+            nonlocal empty, zero
             traffic(client, admin)
             empty = _empty(found, cluster.config.name)
-            return empty.keys() <= EMPTY.keys()
+            zero = _zero(found, cluster.config.name)
+            return empty <= EMPTY.keys() and not zero
 
         with suppress(AssertionError):
             wait_until(filled, FILLED_WITHIN_S)
-    assert empty.keys() == EMPTY.keys(), empty
-    written = found.series("sum(velaray_storage_write_latency_seconds_count)")
+    assert zero == []
+    assert unexplained(empty, EMPTY) == []
+    written = found.series('sum(velaray_storage_write_latency_seconds_count{job="velaray"})')
     assert float(written[0]["value"][1]) > 20
     (group,) = found.ask("rules")["groups"]
     assert {rule["name"] for rule in group["rules"]} == {rule["alert"] for rule in rules()}

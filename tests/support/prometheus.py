@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
@@ -77,12 +77,12 @@ class Prometheus:
 
 
 @contextmanager
-def running(folder: Path, target: str, rules: Path) -> Iterator[Prometheus]:
-    """Run a Prometheus that scrapes ``target`` every second. Raises `Absent`."""
+def running(folder: Path, target: str, rules: Path, jobs: Sequence[str]) -> Iterator[Prometheus]:
+    """Run a Prometheus that scrapes ``target`` every second, for each job. Raises `Absent`."""
     server, port = program("prometheus"), free_port("127.0.0.1")
-    scrape = {"job_name": "velaray", "static_configs": [{"targets": [target]}]}
+    scrapes = [{"job_name": job, "static_configs": [{"targets": [target]}]} for job in jobs]
     often = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-    config = {"global": often, "rule_files": [str(rules)], "scrape_configs": [scrape]}
+    config = {"global": often, "rule_files": [str(rules)], "scrape_configs": scrapes}
     file = folder / "prometheus.yaml"
     file.write_text(yaml.safe_dump(config), encoding="utf-8")
     places = (f"--web.listen-address=127.0.0.1:{port}", f"--storage.tsdb.path={folder / 'tsdb'}")
