@@ -95,7 +95,7 @@ async def _followed(
         await response.prepare(request)
         while going:
             told = event_of(answer)
-            await _write(request, response, told if told != sent else ":\n\n")
+            await _write(request, response, told if told != sent else _event("same", ""))
             sent, going = told, answer.status != 303
             going = going and await request.app[STREAMS].wait(pause_s(took))
             if going:

@@ -33,6 +33,11 @@ function show(part) {
   live.querySelectorAll(".scroll").forEach((each, at) => { each.scrollLeft = places[at] || 0; });
 }
 
+// Tell the chart of a look at the page: the part, or null if it is the same as before.
+function looked(part) {
+  document.dispatchEvent(new CustomEvent("looked", { detail: part }));
+}
+
 function showWaiting() {
   if (waiting !== null) show(waiting);
 }
@@ -46,7 +51,8 @@ function connect() {
   if (!live || stream || paused || document.hidden) return;
   const opened = new EventSource(location.pathname + location.search);
   stream = opened;
-  opened.addEventListener("part", (event) => { tell(""); show(event.data); });
+  opened.addEventListener("part", (event) => { tell(""); looked(event.data); show(event.data); });
+  opened.addEventListener("same", () => { looked(null); });
   opened.addEventListener("problem", (event) => { tell(`Not updated: ${event.data}`); });
   opened.addEventListener("leave", (event) => { location.assign(event.data); });
   opened.addEventListener("error", () => {

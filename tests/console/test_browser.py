@@ -9,6 +9,7 @@ Chromium (Debian's package ``chromium``) these tests are skipped. With the varia
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ PICTURES = {
     ("wide", "dark"): ("attention",),
     ("narrow", "light"): ("attention",),
 }
+RATE_OF = "name => looks.some((look) => look.rates[name] > 0)"
 SECRET = b"the secret that the tests in a browser use"
 
 
@@ -52,6 +54,8 @@ def picture(tab: Tab, name: str) -> None:
     folder = os.environ.get("CONSOLE_SCREENSHOTS")
     if folder:
         Path(folder).mkdir(parents=True, exist_ok=True)
+        if tab.page.locator("#chart").count():
+            tab.page.wait_for_function("() => looks.length > 8")
         tab.page.screenshot(path=str(Path(folder) / f"{name}.png"))
 
 
@@ -163,6 +167,45 @@ def test_a_page_updates_itself_and_pauses(tab: Tab, cluster: LocalCluster) -> No
     page.click("#pause")
     admin.subscriptions.delete("late", "nobody")
     page.wait_for_selector("text=public/default/late · nobody", state="detached")
+
+
+def test_rates_are_drawn_while_a_page_is_open(tab: Tab, cluster: LocalCluster) -> None:
+    page = tab.page
+    with Client(cluster.service_url) as client:
+        producer = client.create_producer("drawn", block_if_queue_full=True)
+        for path, name in (("/", "Published"), ("/console/topic?topic=drawn", "In")):
+            tab.open(path)
+            told = page.locator(f'[data-told="{name}"]')
+            page.wait_for_selector(f'#chart [data-line="{name}"][d*="L"]', state="attached")
+            for _ in range(100):
+                producer.send_async(b"x")
+            producer.flush()
+            page.wait_for_function(RATE_OF, arg=name)
+            assert re.fullmatch(rf"{name}: \S+/s now, \S+/s at most", told.inner_text())
+
+
+def test_the_chart_is_broken_while_a_rate_is_not_known(tab: Tab, cluster: LocalCluster) -> None:
+    """Looks at the page are simulated."""
+    page = tab.page
+    tab.open(f"/console/topic?topic={ORDERS}")
+    page.click("#pause")
+    path, told = page.locator('#chart [data-line="In"]'), page.locator('[data-told="In"]')
+    page.evaluate("looks.length = 0")
+
+    def looks(part: str | None) -> str:
+        page.evaluate("part => looked(part)", part)
+        return "".join(re.findall("[ML]", path.get_attribute("d") or ""))
+
+    assert looks('<b data-rate="In" data-value="1234.56"></b>') == "M"
+    assert looks(None) == "ML"
+    assert told.inner_text() == "In: 1,234.6/s now, 1,234.6/s at most"
+    assert looks("nothing is known") == "ML"
+    assert told.inner_text() == "In: not known now, 1,234.6/s at most"
+    assert looks('<b data-rate="In" data-value="0"></b>') == "MLM"
+    page.evaluate("looks.forEach((each) => { each.at -= 2 * GAP_MS; })")
+    assert looks(None) == "MLMM"  # the page had no updates meanwhile
+    page.evaluate("for (let left = 2 * MOST_LOOKS; left > 0; left -= 1) looked(null)")
+    assert page.evaluate("looks.length") == page.evaluate("MOST_LOOKS")
 
 
 def test_pages_stay_while_actors_are_killed(tab: Tab, cluster: LocalCluster) -> None:
