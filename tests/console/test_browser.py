@@ -19,6 +19,7 @@ import pytest
 
 from tests.console.browsing import IN_CHROMIUM, WIDTHS, Tab
 from tests.console.scene import ORDERS, pages, scene
+from tests.console.surroundings import surrounded
 from tests.support.local_cluster import LocalCluster
 from velaray import Client
 from velaray.client.admin import Admin
@@ -28,7 +29,10 @@ from velaray.topology.config import AuthorisationSettings, AuthSettings
 pytestmark = [pytest.mark.slow, IN_CHROMIUM]
 
 PICTURES = {
-    ("wide", "light"): (*("attention", "topic", "message", "subscription", "preview", "moment"),),
+    ("wide", "light"): (
+        *("attention", "topics", "topic", "message", "subscription", "preview", "moment"),
+        *("dead-letters", "transactions", "pipelines", "clusters", "hosts", "settings", "audit"),
+    ),
     ("wide", "dark"): ("attention",),
     ("narrow", "light"): ("attention",),
 }
@@ -38,7 +42,7 @@ SECRET = b"the secret that the tests in a browser use"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with scene(tmp_path_factory.mktemp("data")) as cluster:
+    with surrounded(tmp_path_factory.mktemp("data")) as cluster:
         yield cluster
 
 
@@ -56,6 +60,7 @@ def picture(tab: Tab, name: str) -> None:
         Path(folder).mkdir(parents=True, exist_ok=True)
         if tab.page.locator("#chart").count():
             tab.page.wait_for_function("() => looks.length > 8")
+        tab.page.wait_for_selector("text=Not known now", state="detached")
         tab.page.screenshot(path=str(Path(folder) / f"{name}.png"))
 
 
