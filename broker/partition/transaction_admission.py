@@ -6,17 +6,21 @@ participant. A late one of a finished transaction waits, too, and is then refuse
 arrives during the request to the coordinator invalidates the answer, which may be older. A verdict
 waits for admitted acknowledgements that are in transit to the subscription: one that arrived after
 it would stay pending for ever.
+
+A coordinator ends its transactions in time while it runs. After a failure only its next use starts
+it, and its clients may be gone. So a partition asks coordinators of transactions that stay open.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Set
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from velaray.actors.machine import Reason
+from velaray.broker.actor_messages import Describe
 from velaray.broker.coordinator.messages import MayJoin
 from velaray.events.ids import ActorKey, TransactionId
 from velaray.topology.actor_system import ActorSystem, Unreachable
@@ -25,6 +29,9 @@ from velaray.topology.transient import TRANSIENT
 
 Participation = tuple[TransactionId, str | None]
 """A transaction, and the subscription that is its participant; None: the partition itself."""
+
+WATCH_S = 30.0
+"""After one to two times this, the coordinator of a transaction that is still open is asked."""
 
 _ENDED = "the partition has ended; its next activation answers"
 
@@ -44,6 +51,7 @@ class TransactionAdmission:
         self._asked: dict[Participation, asyncio.Future[None]] = {}
         self._inside: Counter[Participation] = Counter()
         self._left: dict[Participation, asyncio.Future[None]] = {}
+        self._watch: asyncio.TimerHandle | None = None
         self._closed = False
 
     def is_open(self, transaction: TransactionId, subscription: str | None = None) -> bool:
@@ -89,6 +97,8 @@ class TransactionAdmission:
         """Admit nothing more. Callers that wait get `Unreachable`: they are clients of a host that
         goes on, and the partition's own tasks are cancelled."""
         self._closed = True
+        if self._watch is not None:
+            self._watch.cancel()
         for asked in self._asked.values():
             if not asked.done():
                 asked.set_exception(Unreachable(_ENDED))
@@ -116,9 +126,29 @@ class TransactionAdmission:
         if error is None:
             self._open.add(what)
             asked.set_result(None)
+            if self._watch is None and not self._closed:
+                self._look_later(frozenset())
         else:
             asked.set_exception(error)
             asked.exception()  # the callers may be gone
+
+    def _look(self, before: Set[Participation]) -> None:
+        """Activate the coordinators of participations that were open ``before``, too, and look
+        again until none is open."""
+        self._watch = None
+        if self._open:
+            numbers = {each.coordinator for each, _ in self._open & before}
+            if numbers:
+                self._spawn(self._activate(sorted(numbers)))
+            self._look_later(frozenset(self._open))
+
+    def _look_later(self, before: Set[Participation]) -> None:
+        self._watch = asyncio.get_running_loop().call_later(WATCH_S, self._look, before)
+
+    async def _activate(self, coordinators: Iterable[int]) -> None:
+        for number in coordinators:
+            with suppress(*TRANSIENT):  # the next look asks again
+                await self._actor_system.ask(ActorKey.of_coordinator(number), Describe())
 
     async def end(self, transaction: TransactionId, subscription: str | None = None) -> None:
         """Admit nothing more of a decided transaction; return once no call is `through`."""

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.by_name import call_by_name
 from tests.topology.test_transactions import (
+    COORDINATOR,
     TOPIC,
     Setting,
     ack_in,
@@ -23,6 +24,7 @@ from velaray.actors.coordinator.machine import Decide
 from velaray.actors.coordinator.state import Status
 from velaray.actors.runtime import Stopped
 from velaray.broker.coordinator.messages import MayJoin
+from velaray.broker.partition import transaction_admission
 from velaray.broker.subscription.messages import (
     AckEntriesInTransaction,
     EndPendingAcks,
@@ -64,6 +66,27 @@ def test_an_end_right_after_the_coordinators_answer_refuses_a_message() -> None:
         assert (
             setting.partition.log.visibility.readable_end == setting.partition.log.end_offset == 0
         )
+
+    run(scenario)
+
+
+def test_a_participant_restarts_a_coordinator_that_failed_after_its_decision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Simulation found it, seed 1975: no client asked the coordinator again."""
+    monkeypatch.setattr(transaction_admission, "WATCH_S", 0.05)
+
+    async def scenario(setting: Setting) -> None:
+        consumer = await setting.consume()
+        transaction = await setting.begin(TOPIC)
+        await setting.publish(b"1", transaction)
+        await setting.coordinating.runtime.ask(Decide(transaction, True))
+        setting.actor_system.kill(COORDINATOR)
+        assert await payloads(consumer, 1) == [b"1"]
+        admission = setting.partition.publishing.admission
+        async with asyncio.timeout(20):
+            while admission._watch is not None:
+                await asyncio.sleep(0.01)
 
     run(scenario)
 
