@@ -53,8 +53,8 @@ async def ask_to_roll_back(visit: Visit) -> web.Response:
     return ask(
         visit,
         f"Roll the migration of {tenant} back",
-        f"It is in the phase {found['phase']}. What was created at {found['target']} is deleted "
-        "there, and the tenant stays here.",
+        f"It is in the phase {found['phase']}. The roll-back deletes the tenant's copy at "
+        f"{found['target']}; the tenant stays here.",
         {"tenant": tenant, "why": why},
         "Roll back",
         link("clusters"),

@@ -103,7 +103,7 @@ def test_a_migration_is_rolled_back(browser: Any, move: Move) -> None:
     window.shows("acme to b: replicating")
     window.press(ROLL_BACK, tenant="acme", why="the wrong cluster")
     window.shows("Roll the migration of acme back?")
-    window.shows("It is in the phase replicating. What was created at b is deleted there")
+    window.shows("It is in the phase replicating. The roll-back deletes the tenant's copy at b")
     assert move.phase() == "replicating"  # a question changes nothing
     assert window.serious() == []
     window.press(ROLL_BACK)
