@@ -66,7 +66,10 @@ class HostedActors:
         tries again.
         """
         if not self.has_begun(key):
-            self._starts[key] = asyncio.get_running_loop().create_task(self._start(key))
+            start = asyncio.get_running_loop().create_task(self._start(key))
+            # Without a caller left, nothing else reads the error; asyncio would report it as lost.
+            start.add_done_callback(_failed)
+            self._starts[key] = start
             self._queued[key] = 0
         start = self._starts[key]
         if key in self._queued:

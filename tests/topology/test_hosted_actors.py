@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -51,6 +52,7 @@ class Host:
     def __init__(self) -> None:
         self.begun: list[ActorKey] = []
         self.made: list[Actor] = []
+        self.broken: set[ActorKey] = set()
         self._ready: dict[ActorKey, asyncio.Event] = {}
         self.hosted = HostedActors(self._make)
 
@@ -60,6 +62,8 @@ class Host:
 
     async def ready(self, key: ActorKey) -> None:
         await self._ready.setdefault(key, asyncio.Event()).wait()
+        if key in self.broken:
+            raise Unreachable(f"{key} is broken")
 
     def finish(self, key: ActorKey) -> None:
         self._ready.setdefault(key, asyncio.Event()).set()
@@ -169,6 +173,31 @@ def test_a_start_that_has_begun_continues_without_its_caller() -> None:
         host.finish(KEYS[0])
         assert await host.hosted.address(KEYS[0]) == HERE
         assert host.begun == KEYS[:1]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_start_that_fails_after_its_callers_have_gone_reports_no_lost_error(
+    killed: bool,
+) -> None:
+    lost: list[dict[str, Any]] = []
+
+    async def scenario(host: Host) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: lost.append(context))
+        host.broken.add(KEYS[0])
+        call = host.ask(KEYS[0])
+        await turns()
+        call.cancel()
+        host.finish(KEYS[0])
+        await turns()
+        if killed:
+            host.hosted.kill(KEYS[0])
+        host.hosted = HostedActors(host._make)
+        del call  # its error leads to the start
+        gc.collect()
+        await turns()
+        assert lost == []
 
     run(scenario)
 
