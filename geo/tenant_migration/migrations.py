@@ -66,10 +66,10 @@ class Migrations:
         task.add_done_callback(lambda done: self._ended(tenant, done))
 
     def _ended(self, tenant: str, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
         if self._tasks.get(tenant) is not task:
             return
         del self._tasks[tenant]
-        error = None if task.cancelled() else task.exception()
         if error is None or isinstance(error, Stopped):
             return
         logger.error("the migration of tenant %s failed: %r", tenant, error)
