@@ -19,7 +19,7 @@ from velaray.broker.history import NoHistory, PointInTime, replayed_to
 from velaray.client.admin import actors as operations
 from velaray.events.codec import decode
 from velaray.events.ids import ActorKey, ActorKind
-from velaray.journal.errors import NotStored
+from velaray.journal.errors import NotStored, UnsafeKey
 from velaray.journal.replay import load_manifest, replay
 from velaray.journal.store import LedgerStore
 from velaray.topology.rpc import RemoteError
@@ -33,7 +33,11 @@ ValueT = TypeVar("ValueT")
 async def list_actors(request: web.Request) -> web.Response:
     """The keys of the actors that have a journal."""
     kinds = {kind.value for kind in ActorKind}
-    journals = await actor_system_of(request).store.list_journals()
+    under = given(request, operations.UNDER).strip("/")
+    try:
+        journals = await actor_system_of(request).store.list_journals(under)
+    except UnsafeKey as error:
+        raise AdminError(400, f"under: {error}") from error
     return answer(sorted(text for text in journals if text.split("/")[0] in kinds))
 
 

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from aiohttp import web
 
-from velaray.console.moments import every_actor
 from velaray.console.pages import page
 from velaray.console.parts import part
 from velaray.console.topics import full_name
@@ -33,10 +32,8 @@ class Moved(NamedTuple):
 async def actors_of(visit: Visit, topic: str, name: str) -> list[ActorKey]:
     """The actors of a subscription that have journals, the newest of each partition."""
     wanted, found = TopicName.parse(topic), dict[str, ActorKey]()
-    prefix = f"{ActorKind.SUBSCRIPTION.value}/{wanted.tenant}/{wanted.namespace}/"
-    for text in await every_actor(visit):
-        if not text.startswith(prefix):
-            continue
+    of_topic = ActorKey.of_partition(wanted, 1).text().split("/")[1:4]
+    for text in await visit.admin.actors("/".join([ActorKind.SUBSCRIPTION.value, *of_topic])):
         key = ActorKey.parse(text)
         if key.subscription == name and wanted in (key.topic_name, key.topic_name.topic):
             before = found.get(str(key.topic_name))

@@ -26,6 +26,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from secrets import randbelow
 from time import monotonic, time_ns
@@ -71,6 +72,8 @@ NUMBERS: Final = "numbers"
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _IOV_MAX: Final = 1024
 _MANIFEST: Final = "+manifest"
+_LISTED_AT_ONCE: Final = 64
+"""The number of directories that a list of journals reads before other reads take their turn."""
 
 
 @contextmanager
@@ -763,16 +766,25 @@ class FileStore:
 
     async def list_journals(self, under: str = "") -> list[str]:
         """The journals whose directories exist; see `LedgerStore`."""
-        return await self._reader.run(lambda: self._list_journals(under))
-
-    def _list_journals(self, under: str) -> list[str]:
-        found = []
-        for directory, subdirectories, files in os.walk(
-            self._directory(under) if under else self._journals
-        ):
-            if _MANIFEST in subdirectories or any(name.endswith(".ledger") for name in files):
-                found.append(journal_of(str(Path(directory).relative_to(self._journals))))
+        walk = os.walk(self._directory(under) if under else self._journals)
+        found: list[str] = []
+        more = True
+        while more:  # other reads take their turns between two parts of a long list
+            more = await self._reader.run(lambda: self._list_some(walk, found))
         return sorted(found)
+
+    def _list_some(
+        self, walk: Iterator[tuple[str, list[str], list[str]]], found: list[str]
+    ) -> bool:
+        """Add the journals of the next directories. Returns whether there may be more."""
+        left = _LISTED_AT_ONCE
+        for directory, subdirectories, files in islice(walk, left):
+            left -= 1
+            if has_manifest := _MANIFEST in subdirectories:
+                subdirectories.remove(_MANIFEST)  # nothing below it is a journal
+            if has_manifest or any(name.endswith(".ledger") for name in files):
+                found.append(journal_of(str(Path(directory).relative_to(self._journals))))
+        return not left
 
     # ---------------------------------------------------------------- deletion
 

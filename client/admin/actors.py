@@ -41,12 +41,15 @@ class ActorEvent(TypedDict):
     move: str
 
 
+UNDER = Parameter(
+    "under", str, "", "Only keys that begin with these parts, such as partition/public/default."
+)
 AFTER_EVENT: Parameter[int | None] = Parameter("event", Whole, None, "The state after this event.")
 AT_TIME: Parameter[int | None] = Parameter("time", Whole, None, "The state at this time (ms).")
 FIRST = Parameter("first", Whole, 0, "The number of the first event.")
 MOST_EVENTS = Parameter("most", Whole, 100, "Answer at most so many events, up to 1000.")
 
-LIST = reads(_ACTORS, list[str])
+LIST = reads(_ACTORS, list[str], UNDER)
 STATE = reads(f"{_ACTORS}/{{actor}}/state", ActorState, AFTER_EVENT, AT_TIME)
 EVENTS = reads(f"{_ACTORS}/{{actor}}/events", list[ActorEvent], FIRST, MOST_EVENTS)
 
@@ -55,9 +58,14 @@ class Actors(Resource[ModeT]):
     """The actors that have journals. They are read from the store: no actor is called."""
 
     @call
-    async def __call__(self) -> list[str]:
-        """Return the keys of the actors that have a journal."""
-        return list(await self._ask(LIST))
+    async def __call__(self, under: str = "") -> list[str]:
+        """Return the keys of the actors that have a journal: all of them, or those that begin with
+        the whole parts ``under``, such as "partition/public/default". The time depends on the
+        number of journals below these parts.
+
+        Raises `Invalid` if ``under`` can't be the beginning of a key.
+        """
+        return list(await self._ask(LIST, query={UNDER: under}))
 
     @call
     async def state(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ from tests.console.visiting import Visitor
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from velaray import Client, ConsumerType
-from velaray.client.admin import Admin, NotFound
+from velaray.client.admin import Admin, Invalid, NotFound
+from velaray.console import survey
 from velaray.console.formats import when
 from velaray.console.messages import Ledger
 from velaray.console.moments import compared
@@ -249,12 +251,11 @@ def test_a_past_state_is_compared_with_now(
     filled(cluster, admin, "past")
     before = backlog(admin, "past")
     assert before == 10
-    (actor,) = [
-        key for key in admin.actors() if key.startswith("subscription/public/default/past/")
-    ]
+    (actor,) = admin.actors("subscription/public/default/past")
     then = admin.actors.state(actor)["event"]
     admin.subscriptions.skip("past", "s", 6)
-    assert actor in visitor.get("/console/time?q=default/past/").text
+    assert actor in visitor.get("/console/time?q=subscription/public/default/past/").text
+    wait_until(lambda: actor in visitor.get("/console/time?q=default/past/").text)
     path = f"/console/time?actor={quote(actor, safe='')}"
     shown = visitor.get(f"{path}&event={then}")
     row = re.search("ackedBefore.*?</tr>", shown.html, re.DOTALL)
@@ -265,6 +266,42 @@ def test_a_past_state_is_compared_with_now(
     assert "0 of" in visitor.get(path).text
     early = visitor.get(f"{path}&time=2001-01-01")
     assert "no longer kept" in early.text or "differ" in early.text
+
+
+def test_actors_are_listed_by_the_beginning_of_their_keys(visitor: Visitor, admin: Admin) -> None:
+    for name in ("found", "found2"):
+        admin.topics.create(name)
+        admin.topics.publish(name, "x")
+    every = admin.actors()
+    for under in ("partition", "partition/public/default", "partition/public/default/found/"):
+        assert admin.actors(under) == [
+            key for key in every if f"{key}/".startswith(f"{under.rstrip('/')}/")
+        ]
+    assert len(admin.actors("partition/public/default/found")) == 1
+    assert admin.actors("nonsense") == []
+    with pytest.raises(Invalid, match=r"under: .*percent-encoded"):
+        admin.actors("partition/a b")
+
+
+def test_the_search_for_actors_does_not_wait_for_a_slow_list(
+    cluster: LocalCluster, visitor: Visitor, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin.topics.create("slowly")
+    admin.topics.publish("slowly", "x")
+    store, ended = cluster.actor_system.store, asyncio.Event()
+    list_journals = store.list_journals
+
+    async def slow(under: str = "") -> list[str]:
+        if not under:
+            await ended.wait()
+        return await list_journals(under)
+
+    monkeypatch.setattr(survey, "KEPT_S", 0.0)  # an earlier visit may have seen the list
+    monkeypatch.setattr(store, "list_journals", slow)
+    wait_until(lambda: "Not known now" in visitor.get("/console/time?q=slowly").text)
+    assert "default/slowly/" in visitor.get("/console/time?q=partition/public/default/slowly/").text
+    cluster.loop.call_soon_threadsafe(ended.set)
+    wait_until(lambda: "default/slowly/" in visitor.get("/console/time?q=slowly").text)
 
 
 def test_every_kind_of_actor_has_past_states(visitor: Visitor, admin: Admin) -> None:
