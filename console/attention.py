@@ -19,6 +19,8 @@ from velaray.console.visit import Visit, link
 
 MOST_ROWS = 20
 """The most rows of a section."""
+SUSPECTS_FRESH_S = 5.0
+"""How old the descriptions of subscriptions with a backlog may be, each of which asks an actor."""
 OLD_BACKLOG_S = 60
 LONG_OPEN_MS = 60_000
 REPLICATION_LAG_MS = 10_000
@@ -68,7 +70,7 @@ def suspects(survey: Survey) -> list[tuple[str, str]]:
 async def stuck(visit: Visit, survey: Survey) -> list[Trouble]:
     """The subscriptions whose backlog isn't delivered, with the reasons."""
 
-    async def ask(topic: str, name: str) -> list[Trouble]:
+    async def describe(topic: str, name: str) -> list[Trouble]:
         path = link("subscription", topic=topic, name=name)
         what = f"{short(topic)} · {name}"
         found = await part(visit.admin.subscriptions.describe(topic, name))
@@ -79,15 +81,19 @@ async def stuck(visit: Visit, survey: Survey) -> list[Trouble]:
             return []
         return [Trouble(what, path, "; ".join(each["text"] for each in holdups))]
 
-    rows = await asyncio.gather(*(ask(*key) for key in suspects(survey)))
-    return [each for found in rows for each in found]
+    async def ask() -> list[Trouble]:
+        rows = await asyncio.gather(*(describe(*key) for key in suspects(survey)))
+        return [each for found in rows for each in found]
+
+    found: list[Trouble] = await visit.surveys.recent(visit.token, "stuck", SUSPECTS_FRESH_S, ask)
+    return found
 
 
 async def oldest_backlogs(visit: Visit, survey: Survey) -> list[Trouble]:
     """The topics whose oldest unacknowledged entry is old."""
     topics = list(dict.fromkeys(topic for topic, _ in suspects(survey)))[: MOST_ROWS // 2]
 
-    async def ask(topic: str) -> Trouble | None:
+    async def look(topic: str) -> Trouble | None:
         stats = await part(visit.admin.topics.stats(topic))
         if stats.value is None:
             return Trouble(short(topic), link("topic", topic=topic), stats.problem)
@@ -97,7 +103,13 @@ async def oldest_backlogs(visit: Visit, survey: Survey) -> list[Trouble]:
         why = f"the oldest unacknowledged entry is {age(seconds)} old"
         return Trouble(short(topic), link("topic", topic=topic), why)
 
-    return [found for found in await asyncio.gather(*map(ask, topics)) if found is not None]
+    async def ask() -> list[Trouble]:
+        return [each for each in await asyncio.gather(*map(look, topics)) if each is not None]
+
+    found: list[Trouble] = await visit.surveys.recent(
+        visit.token, "oldest backlog", SUSPECTS_FRESH_S, ask
+    )
+    return found
 
 
 async def dead_letters(visit: Visit) -> list[Trouble]:
