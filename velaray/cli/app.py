@@ -115,10 +115,12 @@ def _started(found: Resolved) -> Cluster | LocalCluster:
     """Start the cluster on Ray, or in this process. Raises what their `from_settings` raises."""
     if found.settings.local:
         from velaray.local import LocalCluster
-        from velaray.topology.ray_process import allow_many_files
+        from velaray.topology.ray_process import allow_many_files, collect_garbage_rarely
 
         allow_many_files()
-        return LocalCluster.from_settings(found.settings, found.sources)
+        cluster = LocalCluster.from_settings(found.settings, found.sources)
+        collect_garbage_rarely()
+        return cluster
     _require_ray()
     from velaray.cluster import Cluster
 
