@@ -170,19 +170,22 @@ async def _judged(cluster: SimCluster) -> list[str]:
     return judge_transactions(Evidence(cluster.history, logs, hidden=past.hidden()), past)
 
 
-def crashed_everywhere(kind: str, commit: bool, early: bool) -> int:
-    """Run it once for every step; how many there were."""
+def crashed_everywhere(kind: str, commit: bool, early: bool, every: int = 1) -> int:
+    """Run it once for every step, or for one in ``every`` steps; how many there were."""
     whole = lived(commit, CrashAt(kind, 0), early=early)
     assert (whole.problems, whole.verdict) == ([], commit)
-    for at in range(1, whole.steps + 1):
+    for at in range(1, whole.steps + 1, every):
         seen = lived(commit, CrashAt(kind, at), early=early)
         assert (seen.problems, seen.verdict) == ([], commit), f"a crash at step {at}"
     return whole.steps
 
 
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.long), 3])
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_coordinator_that_crashes_at_any_step_never_changes_an_outcome(commit: bool) -> None:
-    assert crashed_everywhere("COORDINATOR", commit, early=True) > 30
+def test_a_coordinator_that_crashes_at_any_step_never_changes_an_outcome(
+    commit: bool, every: int
+) -> None:
+    assert crashed_everywhere("COORDINATOR", commit, early=True, every=every) > 30
 
 
 @pytest.mark.parametrize("commit", [True, False])

@@ -20,6 +20,7 @@ from tests.topology.replicating import (
 )
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.geo.replication import replicator_control
+from velaray.topology import actor_system
 from velaray.topology.rpc import RemoteError
 from velaray.wire.replication import SOURCE_POSITION
 
@@ -293,8 +294,9 @@ def test_a_killed_partition_is_activated_for_its_replicator(
 
 
 def test_a_partition_becomes_idle_when_its_replicators_have_nothing_to_do(
-    pair: list[Cluster], topic: str
+    pair: list[Cluster], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(actor_system, "RPC_KEPT_S", 0.5)  # open connections keep it from idling
     a, b = pair
     a.replicate(topic, {"b": b.describe()})
     a.publish(topic, PAYLOADS)
