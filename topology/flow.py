@@ -84,6 +84,14 @@ class Activity:
         self.acked_ms = max(self.acked_ms, other.acked_ms)
         self.flowed_ms = max(self.flowed_ms, other.flowed_ms)
 
+    def times(self) -> dict[str, int]:
+        """The times by the names that Pulsar's metrics have for them."""
+        return {
+            "consumed": self.consumed_ms,
+            "acked": self.acked_ms,
+            "consumed_flow": self.flowed_ms,
+        }
+
     def told(self) -> dict[str, int]:
         """The form in calls between actors."""
         return {

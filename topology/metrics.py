@@ -94,16 +94,34 @@ METRICS: Mapping[str, About] = {
     "pulsar_out_messages_total": _counter("Messages delivered."),
     "pulsar_out_bytes_total": _counter("Bytes delivered, with the frames' headers."),
     "pulsar_storage_size": _gauge("Bytes that the topic's ledgers hold."),
+    "pulsar_storage_logical_size": _gauge("The same as pulsar_storage_size: there are no copies."),
     "pulsar_storage_offloaded_size": _gauge("Bytes of the ledgers that are in the archive."),
     "pulsar_storage_backlog_size": _gauge("Bytes after the mark of the slowest subscription."),
     "pulsar_storage_write_rate": _gauge("Entries written per second; a batch is one."),
     "pulsar_msg_backlog": _gauge("Entries un-acknowledged, of all subscriptions."),
     "pulsar_subscription_back_log": _gauge("Entries that aren't acknowledged."),
+    "pulsar_subscription_back_log_no_delayed": _gauge(
+        "Entries that aren't acknowledged and don't wait for their delivery time."
+    ),
     "pulsar_subscription_unacked_messages": _gauge("Messages delivered and not acknowledged."),
     "pulsar_subscription_msg_rate_out": _gauge("Messages delivered per second."),
     "pulsar_subscription_msg_throughput_out": _gauge("Bytes delivered per second."),
     "pulsar_subscription_msg_rate_redeliver": _gauge("Entries delivered again per second."),
     "pulsar_subscription_delayed": _gauge("Entries that wait for their delivery time."),
+    "pulsar_subscription_total_msg_expired": About(
+        Kind.UNTYPED, "Entries acknowledged because they expired; a batch is one."
+    ),
+    "pulsar_subscription_msg_rate_expired": _gauge("Entries expired per second."),
+    **{
+        f"pulsar_subscription_last_{what}_timestamp": _gauge(
+            f"When a consumer last {did}, in milliseconds since 1970; 0: never."
+        )
+        for what, did in {
+            "consumed": "got a message",
+            "acked": "acknowledged",
+            "consumed_flow": "asked for messages",
+        }.items()
+    },
     "pulsar_subscription_consumers_count": _gauge("Connected consumers."),
     "pulsar_subscription_blocked_on_unacked_messages": _gauge(
         "1 while the limit of un-acknowledged messages stops the delivery, else 0."

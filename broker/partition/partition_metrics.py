@@ -42,7 +42,7 @@ from velaray.topology.metrics import (
 from velaray.topology.transient import TRANSIENT
 
 _TOPIC_RATES = ("in", "in bytes", "out", "out bytes", "entries", *LATENCY_NAMES)
-_SUBSCRIPTION_RATES = ("again", "out", "out bytes")
+_SUBSCRIPTION_RATES = ("again", "out", "out bytes", "expired")
 READ_AT_ONCE = 4
 """The number of subscriptions without consumers that are read from disk at the same time."""
 DISPATCHER_S = 1.0
@@ -174,13 +174,14 @@ class PartitionMetrics:
         try:
             state = (await state_at(partition.actor_system.store, key, PointInTime())).state
             cursor, pending = state.cursor, pending_stats(state)
-            acked, backlog = cursor.acked_before, cursor.backlog(end)
-        except NotStored:
-            acked, backlog, pending = ref.start_offset, end - ref.start_offset, {}  # it never ran
+            acked, backlog, expired = cursor.acked_before, cursor.backlog(end), dict(state.expired)
+        except NotStored:  # it never ran
+            acked, backlog, pending, expired = ref.start_offset, end - ref.start_offset, {}, {}
         except JournalError:
             return  # connecting to it reports the error; here it has no value
         known = {"acked_before": acked, "backlog": backlog, "end_offset": end, "delayed": 0}
-        self._known[name] = {**known, **pending, "consumers": [], "blocked": False}
+        quiet = {"consumers": [], "blocked": False, "expired": expired}
+        self._known[name] = {**known, **pending, **quiet}
 
     async def _ask(self, channel: SubscriptionChannel) -> None:
         end = self._log.end_offset
@@ -208,16 +209,21 @@ class PartitionMetrics:
             traffic.add(channel.traffic)
         return traffic
 
+    def _active(self, name: str, channel: SubscriptionChannel | None) -> Activity:
+        activity = Activity()
+        if name in self._activity:
+            activity.add(self._activity[name])
+        if channel is not None:
+            activity.add(channel.activity)
+        return activity
+
     def delivered(self, name: str) -> dict[str, Any]:
         """The counts of deliveries to a subscription's consumers, for the partition's
         statistics."""
         channel, now_ms = self._channels.get(name), self._partition.actor_system.clock_ms()
-        traffic, activity = self._delivered(name, channel), Activity()
-        if name in self._activity:
-            activity.add(self._activity[name])
+        traffic, activity = self._delivered(name, channel), self._active(name, channel)
         speed = Speed(0.0, 0.0, 0.0)
         if channel is not None:
-            activity.add(channel.activity)
             speed = channel.traffic.speed(now_ms)
         return {
             **speed.told("out"),
@@ -240,7 +246,7 @@ class PartitionMetrics:
         journal = partition.runtime.journal
         assert isinstance(journal, Journal)
         published, transactions = self.published, partition.runtime.state.transactions
-        end = self._log.end_offset
+        end, stored = self._log.end_offset, sum(info.bytes for info in journal.ledgers)
         if self._first is None:
             self._first = end
         durable = self._known.keys() & partition.runtime.state.subscriptions.keys()
@@ -255,7 +261,8 @@ class PartitionMetrics:
             "pulsar_throughput_in": self._rates.at(now_s, "in bytes", published.bytes),
             "pulsar_in_messages_total": published.messages,
             "pulsar_in_bytes_total": published.bytes,
-            "pulsar_storage_size": sum(info.bytes for info in journal.ledgers),
+            "pulsar_storage_size": stored,
+            "pulsar_storage_logical_size": stored,
             "pulsar_storage_offloaded_size": sum(
                 info.bytes for info in journal.ledgers if info.offloaded_ms
             ),
@@ -297,10 +304,16 @@ class PartitionMetrics:
             "pulsar_subscription_msg_rate_redeliver": rate("again", traffic.again),
             "pulsar_subscription_consumers_count": len(channel.consumers) if channel else 0,
         }
+        for what, at_ms in self._active(name, channel).times().items():
+            values[f"pulsar_subscription_last_{what}_timestamp"] = at_ms
         backlog, known = self._backlog(name), self._known.get(name)
         if known is not None and backlog is not None:
             values["pulsar_subscription_back_log"] = backlog
+            values["pulsar_subscription_back_log_no_delayed"] = backlog - known["delayed"]
             values["pulsar_subscription_delayed"] = known["delayed"]
+            expired = sum(known["expired"].values())
+            values["pulsar_subscription_total_msg_expired"] = expired
+            values["pulsar_subscription_msg_rate_expired"] = rate("expired", expired)
             for what in ("pending_transactions", "pending_entries"):
                 values[f"velaray_subscription_{what}"] = known.get(what, 0)
             unacked = sum(each["unacked"] for each in known["consumers"]) if channel else 0

@@ -181,10 +181,6 @@ def _empty() -> Iterator[tuple[str, Sequence[str]]]:
             [_mean_latency(where, by)],
         )
         yield (
-            "the cluster keeps no copies: `pulsar_storage_size` is the same",
-            [_total("storage_logical_size", where, by)],
-        )
-        yield (
             "acknowledgements aren't counted: the backlog shows them",
             [_total("consumer_msg_ack_rate", where, by)],
         )
@@ -192,15 +188,8 @@ def _empty() -> Iterator[tuple[str, Sequence[str]]]:
             yield NO_REPLICATION, expressions
     panels = dict(_subscription())
     yield "acknowledgements aren't counted: the backlog shows them", panels["acknowledgements"]
-    yield (
-        "it is `pulsar_subscription_back_log` less `pulsar_subscription_delayed`",
-        [_total("subscription_back_log_no_delayed", _TOPIC, _BY_SUBSCRIPTION)],
-    )
-    for panel in ("consumed", "acked", "consumed_flow"):
-        yield "the statistics of the topic have it: `velaray topics stats`", panels[_since(panel)]
     for panel in ("mark_delete_advanced", "expire"):
         yield "this time isn't kept", panels[_since(panel)]
-    yield "the statistics of the topic have the total: `velaray topics stats`", panels["expiry"]
     yield (
         "the quota is a policy: `velaray policies get` shows it",
         dict(_topic())["use of the backlog quota"],

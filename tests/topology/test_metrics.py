@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -55,6 +57,7 @@ def scrape(cluster: LocalCluster, token: str = "") -> Scrape:
 def test_traffic_backlog_and_clients_of_a_topic(
     cluster: LocalCluster, client: pulsar.Client
 ) -> None:
+    began_ms = int(time.time() * 1000)
     consumer = client.subscribe(TOPIC, "s", consumer_type=pulsar.ConsumerType.Shared)
     producer = client.create_producer(TOPIC, batching_enabled=False)
     for number in range(10):
@@ -94,6 +97,12 @@ def test_traffic_backlog_and_clients_of_a_topic(
     assert 0 < (found.get("pulsar_storage_backlog_size", OF_TOPIC) or 0) <= stored
     assert (found.get("pulsar_rate_in", OF_TOPIC) or 0) > 0
     assert stored > 30
+    assert found.get("pulsar_storage_logical_size", OF_TOPIC) == stored
+    assert found.get("pulsar_subscription_back_log_no_delayed", of_s) == 6
+    assert found.get("pulsar_subscription_total_msg_expired", of_s) == 0
+    for what in ("consumed", "acked", "consumed_flow"):
+        at_ms = found.get(f"pulsar_subscription_last_{what}_timestamp", of_s) or 0
+        assert began_ms <= at_ms <= time.time() * 1000
     mine = {"cluster": "standalone", "namespace": "public/default"}
     assert found.get("pulsar_topics_count", mine) == 1
     per_minute = [found.get(name, OF_TOPIC) or 0 for name in LATENCY_NAMES]
@@ -107,6 +116,30 @@ def test_traffic_backlog_and_clients_of_a_topic(
     assert (found.get("velaray_recovery_seconds", actor) or 0) >= 0
     producer.close()
     consumer.close()
+
+
+def test_expired_and_delayed_entries_of_a_subscription(
+    cluster: LocalCluster, client: pulsar.Client
+) -> None:
+    topic = TOPIC + "-expired"
+    labels = {**OF_TOPIC, "topic": topic, "subscription": "s"}
+    consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
+    producer = client.create_producer(topic, batching_enabled=False)
+    for _ in range(3):
+        producer.send(b"x")
+    Admin(cluster.admin_url).subscriptions.expire(topic, "s", 0)
+    producer.send(b"later", deliver_after=timedelta(hours=1))
+
+    def counted() -> bool:
+        found = scrape(cluster)
+        return found.get("pulsar_subscription_total_msg_expired", labels) == 3 and (
+            found.get("pulsar_subscription_back_log", labels),
+            found.get("pulsar_subscription_back_log_no_delayed", labels),
+        ) == (1, 0)
+
+    wait_until(counted)
+    consumer.close()
+    producer.close()
 
 
 def test_counters_of_a_subscription_continue_without_consumers(
