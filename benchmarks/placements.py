@@ -35,7 +35,7 @@ class Placed:
     pids: Callable[[], set[int]]
 
     def private_bytes(self) -> int:
-        """What all its processes don't share with others."""
+        """The memory that no other process shares with the cluster's processes."""
         return sum(map(private_bytes, self.pids()))
 
 

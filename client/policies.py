@@ -129,7 +129,9 @@ class ConsumerKeySharedPolicy:
     ) -> None:
         ranges = sorted(sticky_ranges or ())
         if (key_shared_mode == KeySharedMode.Sticky) != bool(ranges):
-            raise InvalidConfiguration("sticky_ranges go with KeySharedMode.Sticky, and only there")
+            raise InvalidConfiguration(
+                "KeySharedMode.Sticky needs sticky_ranges, and other modes take none"
+            )
         last_end = -1
         for start, end in ranges:
             if not last_end < start <= end < _HASH_RANGE:

@@ -361,7 +361,7 @@ class Transaction:
             self._idle.set_result(None)
 
     def when_ended(self, tell: Callable[[bool], object]) -> None:
-        """Call ``tell`` with whether the transaction was committed, once that is known."""
+        """Call ``tell`` when the outcome is known: with True for a commit, False for an abort."""
         self._on_end.append(tell)
 
     # -- participants --------------------------------------------------------------

@@ -259,7 +259,7 @@ class Sniper(threading.Thread):
 
 
 class Watcher(threading.Thread):
-    """Reads the result as it grows, and how far the query is."""
+    """Reads the growing result, and the progress of the query."""
 
     def __init__(self, service_url: str, checkpoint: Path, figures: Figures) -> None:
         super().__init__(daemon=True)

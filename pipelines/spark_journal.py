@@ -72,7 +72,7 @@ class JournalReader(DataSourceReader):
         if not actors:
             raise InvalidConfiguration(
                 f"actor={self._wanted!r}: none of the {len(every)} actors with a journal in"
-                f" {self._data_dir} is called so; `velaray journal list` prints them"
+                f" {self._data_dir} has this name; `velaray journal list` prints them"
             )
         found = []
         for actor in actors:

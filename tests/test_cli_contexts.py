@@ -113,7 +113,7 @@ def test_only_the_user_can_read_the_file(home: Path) -> None:
 def test_contexts_are_added_used_and_removed(home: Path) -> None:
     run("context", "add", "one", "--admin-url", "http://127.0.0.1:1")
     assert (
-        "there is a context one"
+        "the context one exists"
         in run("context", "add", "one", "--admin-url", "http://127.0.0.1:2", code=1).output
     )
     assert "there are: one" in run("context", "use", "two", code=1).output

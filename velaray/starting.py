@@ -247,7 +247,7 @@ def _keys(settings: ClusterSettings) -> AuthSettings | None:
         try:
             check_public_key(public_key)
         except ValueError as error:
-            raise KeyFileError(f"auth.public_key is no RSA public key: {error}") from error
+            raise KeyFileError(f"auth.public_key isn't an RSA public key: {error}") from error
         found = AuthSettings(public_key=public_key)
     check_token_keys(found)
     return found

@@ -160,7 +160,10 @@ def seal(plain: Plain, encrypt: Callable[[str, bytes], bytes]) -> bytes:
         parts += (_SIZE.pack(len(sealed)), sealed)
     payload = b"".join(parts)
     if len(payload) > LARGEST_SEALED:
-        raise NotErasable(f"{len(plain.contents)} messages have {len(payload)} bytes sealed")
+        raise NotErasable(
+            f"the encrypted entry has {len(payload)} bytes, more than {LARGEST_SEALED}: publish "
+            "smaller messages or batches"
+        )
     return build_entry(plain.metadata, payload)
 
 

@@ -106,7 +106,7 @@ def _check_auto_topics(found: Mapping[str, Any]) -> None:
 
 def _check_retention(found: Mapping[str, Any]) -> None:
     if list(found.values()).count(0) == 1:
-        raise ValueError("with one limit 0 needs the other 0 as well; -1 ignores a limit")
+        raise ValueError("if one limit is 0, the other must be 0 too; -1 ignores a limit")
 
 
 _AUTO_TOPICS = Record(

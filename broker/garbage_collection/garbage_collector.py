@@ -177,7 +177,7 @@ class GarbageCollector(ActorBase):
         return await self.handle(request)
 
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
-        """Nothing depends on a connection."""
+        """Do nothing: no state depends on a connection."""
 
     # -- enqueuing -------------------------------------------------------------------
 

@@ -75,8 +75,8 @@ class RemoteSubscriptionProgress(Protocol):
         """Note that replicated entries may have become durable."""
 
     def unread(self, name: str, waits: Collection[str] | None) -> None:
-        """Note that a subscription's channel is closed while progress of the clusters ``waits`` is
-        pending there (None: the clusters are unknown)."""
+        """Note that a subscription whose channel is closed has pending progress of the clusters
+        ``waits`` (None: the clusters are unknown)."""
 
     async def settle_channel(self, channel: SubscriptionChannel) -> None:
         """Apply pending progress to a subscription that has a channel."""

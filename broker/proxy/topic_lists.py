@@ -75,9 +75,10 @@ class Listed:
 
 
 def plain_beginning(pattern: str) -> str:
-    """How all topics begin that a pattern matches, without the scheme; "": in any way.
+    """The literal text, without the scheme, with which each name begins that a pattern matches; ""
+    if the pattern doesn't begin with such a text.
 
-    Patterns of clients are never evaluated: their time has no bound.
+    Patterns of clients are never evaluated, since that can take any time.
     """
     if "|" in pattern:
         return ""

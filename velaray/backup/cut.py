@@ -19,8 +19,8 @@ from velaray.journal.store import LedgerStore
 
 
 class ClockWentBack(JournalError):
-    """A frame behind the moment says that it was written before it: the clocks of the processes
-    differ, or a clock was set back."""
+    """A frame has an earlier time than a frame before it: the clocks of the processes differ, or a
+    clock was set back."""
 
     def __init__(self, file: str, offset: int) -> None:
         super().__init__(

@@ -112,7 +112,9 @@ def add(
         raise click.UsageError("give both --client-cert and --client-key, or neither")
     found = context_file.load()
     if name in found.known:
-        raise click.ClickException(f"there is a context {name}: velaray context remove {name}")
+        raise click.ClickException(
+            f"the context {name} exists; remove it first: velaray context remove {name}"
+        )
     files = map(_absolute, (trust_certs, client_cert, client_key))
     found.known[name] = Context(service_url, admin_url, token, *files)
     context_file.save(found)
