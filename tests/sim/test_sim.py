@@ -188,6 +188,19 @@ def batches_of(registry: dict[str, list[dict[str, object]]]) -> list[Any]:
     ]
 
 
+def halves_of(mutants: tuple[str, ...]) -> list[Any]:
+    """The mutants as parameters: one half, chosen as in `batches_of`, and the other one."""
+    chosen = digest_of_code()[4] % 2
+    return [
+        pytest.param(
+            mutants[half::2],
+            id=f"{mutants[half]} and more",
+            marks=[] if half == chosen else pytest.mark.long,
+        )
+        for half in range(2)
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", batches_of(REGISTRY))
 def test_seeds_that_failed_once_are_sound(seeds: list[str]) -> None:
@@ -201,6 +214,7 @@ def test_fresh_seeds_are_sound() -> None:
 
 
 @pytest.mark.slow
-def test_mutants_are_found() -> None:
-    found = simulate("--mutants", *QUICK_MUTANTS)
+@pytest.mark.parametrize("mutants", halves_of(QUICK_MUTANTS))
+def test_mutants_are_found(mutants: tuple[str, ...]) -> None:
+    found = simulate("--mutants", *mutants)
     assert found.returncode == 0, found.stdout + found.stderr
