@@ -29,11 +29,10 @@ def test_a_seed_with_hosts_has_one_history_in_every_process() -> None:
     alone = digests("--seed", "7")
     assert len(alone) == 1
     assert digests("--seed", "7", PYTHONHASHSEED="random") == alone
-    assert digests("--first", "6", "--seeds", "2", "--jobs", "1") == alone
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", batches_of(REGISTRY))
+@pytest.mark.parametrize("seeds", batches_of(REGISTRY, 2))
 def test_seeds_with_hosts_that_failed_once_are_sound(seeds: list[str]) -> None:
     assert_sound(simulate("--hosts", "--jobs", "1", "--seed", *seeds))
 

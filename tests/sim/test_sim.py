@@ -174,11 +174,14 @@ BATCH = 4
 """Seeds of a process, which needs seconds to start."""
 
 
-def batches_of(registry: dict[str, list[dict[str, object]]]) -> list[Any]:
-    """The registered seeds as parameters. `make test` runs one batch, chosen by the state of the
-    code, so that changes replay all batches in turn; `make test-long` runs the others."""
+def batches_of(registry: dict[str, list[dict[str, object]]], size: int = BATCH) -> list[Any]:
+    """The registered seeds as parameters, ``size`` in each.
+
+    `make test` runs one batch, chosen by the state of the code, so that changes replay all batches
+    in turn; `make test-long` runs the others.
+    """
     numbers = [str(entry["number"]) for entry in registry["seed"]]
-    batches = [numbers[at : at + BATCH] for at in range(0, len(numbers), BATCH)]
+    batches = [numbers[at : at + size] for at in range(0, len(numbers), size)]
     chosen = digest_of_code()[3] % len(batches)
     return [
         pytest.param(
