@@ -187,7 +187,9 @@ class Machine:
 
 @contextmanager
 def switch() -> Iterator[None]:
-    """The switch that connects the machines. This process is in their network, with the address `SWITCH`.
+    """The switch that connects the machines.
+
+    This process is in their network, with the address `SWITCH`.
 
     Raises `NoMachinesError`.
     """
