@@ -108,8 +108,8 @@ async def _every_actor(visit: Visit) -> list[str]:
 
 async def _search(visit: Visit) -> web.Response:
     wanted = visit.text("q")
-    parts, _, _ = wanted.rpartition("/")
-    if parts.split("/")[0] in KINDS:  # the beginning of a key: other journals aren't listed
+    parts = wanted.rpartition("/")[0]
+    if parts.count("/") >= 3 and parts.split("/")[0] in KINDS:  # kind/tenant/namespace/topic
         actors = await part(visit.admin.actors(parts))
     else:
         actors = await part(_every_actor(visit))

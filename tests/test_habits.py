@@ -117,6 +117,7 @@ def test_continuous_integration_runs_lint_before_the_tests() -> None:
     made = [line for line in lines if line[:1] == ["make"]]
     at = [made.index(next(line for line in made if target in line)) for target in targets]
     assert at == sorted(at)
+    assert all("--keep-going" in line for line in made[min(at) :])
     assert lines[-1] == ["exit", '"$status"']
 
 

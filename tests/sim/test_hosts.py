@@ -21,14 +21,21 @@ def test_three_seeds_with_hosts_are_sound() -> None:
     assert last.startswith("3 seeds in ") and last.endswith("failing: 0")
 
 
-def test_a_seed_with_hosts_has_one_history_in_every_process() -> None:
-    def digests(*arguments: str, **variables: str) -> list[str]:
-        found = simulate("--hosts", *arguments, "--digest", **variables)
-        return [line for line in found.stdout.splitlines() if line.startswith("history of seed 7")]
+def digests(*arguments: str, **variables: str) -> list[str]:
+    """The line about the history of seed 7."""
+    found = simulate("--hosts", *arguments, "--digest", **variables)
+    return [line for line in found.stdout.splitlines() if line.startswith("history of seed 7")]
 
+
+def test_a_seed_with_hosts_has_one_history_in_every_process() -> None:
     alone = digests("--seed", "7")
     assert len(alone) == 1
     assert digests("--seed", "7", PYTHONHASHSEED="random") == alone
+
+
+@pytest.mark.long
+def test_a_seed_with_hosts_has_one_history_after_another_seed() -> None:
+    assert digests("--first", "6", "--seeds", "2", "--jobs", "1") == digests("--seed", "7")
 
 
 @pytest.mark.slow
