@@ -236,12 +236,13 @@ def test_a_failed_call_of_send_many_ends_its_span_with_the_error(
     with Client(cluster.service_url) as client:
         producer = client.create_producer("failed-many", interceptors=[program.producing])
         velaray.Admin(cluster.admin_url).topics.terminate("failed-many")
-        with pytest.raises(velaray.PulsarException):
+        # The broker may have ended the producer before the call or during it.
+        with pytest.raises((velaray.TopicTerminated, velaray.NotAllStored)) as failure:
             producer.send_many([b"x"])
         with pytest.raises(velaray.InvalidMessage):
             producer.send_many([5])
     (failed,) = program.named(f"send {TOPIC.format('failed-many')}")
-    assert failed.attributes["error.type"] == "NotAllStored"
+    assert failed.attributes["error.type"] == failure.type.__name__
 
 
 def test_the_messages_of_an_encrypted_batch_have_spans_of_the_broker(

@@ -97,6 +97,8 @@ class Publisher(threading.Thread):
             if self.sent % 10 == 0:
                 self._killer.pause(0.01)
         self._producer.flush()
+        # The client may return from it while its own thread calls the last of them.
+        eventually(lambda: len(self.confirmed) + len(self.failed) == self.sent)
 
     def _callback(self, payload: bytes) -> Callable[[pulsar.Result, object], None]:
         def done(result: pulsar.Result, _: object) -> None:
