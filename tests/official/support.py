@@ -104,10 +104,11 @@ def create_partitioned(server: Server, topic: str, partitions: int) -> None:
 
 def eventually(condition: Callable[[], Any], timeout_s: float = PATIENCE_MS / 1000) -> Any:
     """What ``condition`` returns as soon as that is true; fails with its last value."""
-    deadline = time.monotonic() + timeout_s
+    deadline, pause_s = time.monotonic() + timeout_s, 0.02
     while not (value := condition()):
         assert time.monotonic() < deadline, f"still {value!r} after {timeout_s} s"
-        _POLL.wait(0.02)
+        _POLL.wait(pause_s)
+        pause_s = min(1.3 * pause_s, 0.2)
     return value
 
 

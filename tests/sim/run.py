@@ -147,11 +147,9 @@ def run_world(kind: type[World], seed: int, faults: list[Fault], relaxed: bool =
 def quiet() -> Iterator[None]:
     """No garbage collection during a run, and no noise of what a run leaves behind."""
     hook = sys.unraisablehook
-    gc.unfreeze()  # what the run before last left: classes kept it when the last one began
     sys.unraisablehook = lambda _: None
-    gc.collect()
+    gc.collect()  # classes keep what the last run left until the next one begins
     sys.unraisablehook = hook
-    gc.freeze()  # what is there by now stays during the run
     gc.disable()
     logging.disable(logging.CRITICAL)
     try:
