@@ -19,9 +19,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[RayNodes]:
-    """A Ray cluster of a head and two more raylets on this machine."""
-    with RayNodes(workers=2) as nodes:
+def nodes(request: pytest.FixtureRequest) -> Iterator[RayNodes]:
+    """A Ray cluster on this machine: a head, and the module's ``WORKERS`` or one more raylet."""
+    with RayNodes(workers=getattr(request.module, "WORKERS", 1)) as nodes:
         yield nodes
 
 

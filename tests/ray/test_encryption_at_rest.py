@@ -10,6 +10,7 @@ import velaray
 from tests.ray.support import RayNodes
 from velaray.cluster import Cluster
 
+WORKERS = 0
 MARKER = b"payload-marker"
 
 

@@ -35,6 +35,7 @@ from velaray.events.ids import ActorKey
 from velaray.topology.placement import group_of
 from velaray.topology.ray_directory import directory_of
 
+WORKERS = 2
 HOSTS = 4
 NEW_TOPICS = 4
 MOVED_TOPICS = 4

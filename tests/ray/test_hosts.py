@@ -21,6 +21,8 @@ from velaray.cli.app import main
 from velaray.client.admin import Admin, Conflict, NotFound
 from velaray.cluster import Cluster
 
+WORKERS = 2
+
 TOPICS = 8
 
 

@@ -16,6 +16,7 @@ from velaray.topology import ray_metrics
 from velaray.topology.metrics import Sample
 from velaray.topology.ray_metrics import RayMetrics
 
+WORKERS = 0
 SYSTEM = "/pulsar/system/"
 """A part of the names of topics that the cluster itself uses."""
 

@@ -28,6 +28,8 @@ from velaray.journal.files import FileStore
 from velaray.starting import ClusterError
 from velaray.topology.ownership import take_ownership
 
+WORKERS = 2
+
 
 def test_losing_a_node_interrupts_service_and_loses_nothing(
     nodes: RayNodes, data_dir: Path

@@ -13,6 +13,8 @@ from velaray import Client
 from velaray.cluster import Cluster
 from velaray.telemetry import TracingProducerInterceptor
 
+WORKERS = 0
+
 
 def test_actors_export_spans_and_the_proxy_metrics(nodes: RayNodes, data_dir: Path) -> None:
     with (

@@ -14,6 +14,7 @@ from tests.support.waiting import wait_until
 from velaray.client.exceptions import PulsarException
 from velaray.cluster import Cluster
 
+WORKERS = 0
 PATIENCE_S = 60.0
 
 
