@@ -73,7 +73,7 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _IOV_MAX: Final = 1024
 _MANIFEST: Final = "+manifest"
 _LISTED_AT_ONCE: Final = 64
-"""The number of directories that a list of journals reads before other reads take their turn."""
+"""The number of directories that are read before a list of journals that nobody waits for ends."""
 
 
 @contextmanager
@@ -438,6 +438,7 @@ class FileStore:
         self._writers = [Worker("journal-write", partial(self._tidy, n)) for n in range(writers)]
         self._with_files: list[set[_FileWriter]] = [set() for _ in self._writers]
         self._reader = Worker("journal-read")
+        self._lister = Worker("journal-list")
 
     def _number_of_writer(self, journal: str) -> int:
         return crc32(journal.encode()) % len(self._writers)
@@ -539,8 +540,12 @@ class FileStore:
         return version
 
     async def holds(self, journal: str, version: int, within_s: float = 0.0) -> bool:
-        """Look at the directory twice, now; see `LedgerStore`."""
-        return await self._writer_of(journal).run(lambda: self._holds(journal, version))
+        """Look at the directory twice, now; see `LedgerStore`.
+
+        Not behind the writes of other journals, whose syncs take long. During a write of this
+        journal's manifest the answer may be False; the journal knows of that write.
+        """
+        return await self._reader.run(lambda: self._holds(journal, version))
 
     def _holds(self, journal: str, version: int) -> bool:
         """Check first that the next version doesn't exist, then that ours still does.
@@ -769,8 +774,8 @@ class FileStore:
         walk = os.walk(self._directory(under) if under else self._journals)
         found: list[str] = []
         more = True
-        while more:  # other reads take their turns between two parts of a long list
-            more = await self._reader.run(lambda: self._list_some(walk, found))
+        while more:  # on a thread of its own: reads don't wait for thousands of directories
+            more = await self._lister.run(lambda: self._list_some(walk, found))
         return sorted(found)
 
     def _list_some(
@@ -847,7 +852,7 @@ class FileStore:
         self._closed = True
         for worker in self._writers:
             await worker.run(partial(self._close_writers, worker))
-        for worker in (*self._writers, self._reader):
+        for worker in (*self._writers, self._reader, self._lister):
             await worker.end()
 
     def _close_writers(self, worker: Worker) -> None:
