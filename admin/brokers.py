@@ -230,7 +230,11 @@ async def load_report(request: web.Request) -> web.Response:
 async def metrics(request: web.Request) -> web.Response:
     """The metrics of ``/metrics`` in Pulsar's JSON: one entry for each set of labels."""
     actor_system, names = actor_system_of(request), _chosen(given(request, NAMES))
-    found = await actor_system.survey(Metrics, ACTOR_S)
+
+    def keep(samples: list[Any]) -> list[Any]:
+        return [sample for sample in samples if sample[0] in names]
+
+    found = await actor_system.survey(Metrics, ACTOR_S, keep)
     samples = chain(gathered(actor_system.config.name, found), await of_disk(actor_system))
     rows = await by_labels(samples, names)
     return web.Response(body=msgspec.json.encode(rows), content_type=JSON)

@@ -49,8 +49,9 @@ async def history_of(store: LedgerStore, key: ActorKey, position: Position) -> l
 
     Raises `NoHistory` if there is no such entry; `NotStored`, `CorruptJournal`.
     """
-    of_log = await facts_of_log(store, key, position)
-    offset = (await positions_of(store, key)).offset_of(position)
+    table = await positions_of(store, key)
+    of_log = await facts_of_log(store, key, position, table)
+    offset = table.offset_of(position)
     hidden = any(fact.what == "aborted" for fact in of_log)
     machine, story = SubscriptionMachine(), _Story(offset, hidden=hidden)
     state, seen = machine.initial(), 0

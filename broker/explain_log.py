@@ -13,11 +13,11 @@ from velaray.actors.partition.ledger_table import LedgerTable
 from velaray.actors.partition.remote_transactions import is_remote, name_of
 from velaray.actors.partition.transactions import Transactions
 from velaray.broker.coordinator import messages as coordinator_messages
-from velaray.broker.history import NoHistory, as_text, partition_of, positions_of
+from velaray.broker.history import NoHistory, as_text, partition_of
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import EntryAppended, TransactionEnded
 from velaray.events.ids import ActorKey, Position, TransactionId
-from velaray.journal.replay import HistoryRecord, checkpoint_of, load_manifest, replay
+from velaray.journal.replay import HistoryRecord, checkpoint_of, replay
 from velaray.journal.store import LedgerStore
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.rpc import reason_of
@@ -44,18 +44,20 @@ class Fact(NamedTuple):
     text: str
 
 
-async def facts_of_log(store: LedgerStore, key: ActorKey, position: Position) -> list[Fact]:
+async def facts_of_log(
+    store: LedgerStore, key: ActorKey, position: Position, table: LedgerTable
+) -> list[Fact]:
     """The publishing of an entry to the partition of a subscription (time and producer), and the
     outcome of the transactions that it waited for, its own first.
 
-    Raises `NoHistory` if there is no such entry; `NotStored`, `CorruptJournal`.
+    ``table`` has the partition's ledgers. Raises `NoHistory` if there is no such entry;
+    `NotStored`, `CorruptJournal`.
     """
     partition = partition_of(key).text()
-    listed = {info.ledger_id for info in (await load_manifest(store, partition)).ledgers}
-    if position.ledger_id in listed:
+    if position.ledger_id in dict(table.ledgers()):
         checkpoint = await checkpoint_of(store, partition, position.ledger_id)
         known = transactions.restore(checkpoint.segments)
-        story, seen = _Story(position, await positions_of(store, key), known), 0
+        story, seen = _Story(position, table, known), 0
         facts: list[Fact] = []
         async for record in replay(store, partition, position.ledger_id):
             facts += story.told(record)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from aiohttp import web
 
 from velaray.console.pages import page
-from velaray.console.parts import part
+from velaray.console.parts import Part, part
 from velaray.console.times import time_of
 from velaray.console.visit import Visit
 from velaray.events.ids import ActorKey, ActorKind
@@ -72,10 +72,11 @@ async def show(visit: Visit) -> web.Response:
     now = await visit.admin.actors.state(actor)
     event, at = visit.number("event", now["lastEvent"]), visit.text("time")
     if at:
-        asked = part(visit.admin.actors.state(actor, time_ms=time_of(at)))
+        then = await part(visit.admin.actors.state(actor, time_ms=time_of(at)))
+    elif event == now["lastEvent"]:
+        then = Part(now)
     else:
-        asked = part(visit.admin.actors.state(actor, event=event))
-    then = await asked
+        then = await part(visit.admin.actors.state(actor, event=event))
     shown = then.value["event"] if then.value is not None else event
     first = max(shown - AROUND, now["firstEvent"])
     events = await part(visit.admin.actors.events(actor, first, 2 * AROUND + 1))

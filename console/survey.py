@@ -16,7 +16,7 @@ from velaray.client.admin.errors import Unavailable
 
 FRESH_S = 2.0
 """Visits within so long share a survey."""
-WAIT_S = 0.1
+WAIT_S = 0.03
 """How long a page waits for a survey if there is none yet."""
 SHARE = 10
 """The time between surveys, in times of a survey: they take a tenth of the time at most."""

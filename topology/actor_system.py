@@ -154,6 +154,11 @@ class _Caller:
             del self._rpc_connections[self._key]
 
 
+def whole(answer: ReplyT) -> ReplyT:
+    """The whole answer to a survey."""
+    return answer
+
+
 def check_survey(method: str) -> None:
     """Raise `RemoteError` (NOT_ALLOWED) unless ``method`` is one of `SURVEYS`."""
     if method not in SURVEYS:
@@ -211,12 +216,16 @@ class ActorSystem(abc.ABC):
 
     @abc.abstractmethod
     async def survey(
-        self, request: type[Request[ReplyT]], timeout_s: float
+        self,
+        request: type[Request[ReplyT]],
+        timeout_s: float,
+        keep: Callable[[ReplyT], ReplyT] = whole,
     ) -> dict[ActorKey, ReplyT | None]:
         """Send a request without fields to every actor that has started; starts no actor.
 
         A few actors are asked at a time. The result is None for an actor that hasn't started,
-        refused, or didn't answer within ``timeout_s`` seconds.
+        refused, or didn't answer within ``timeout_s`` seconds. ``keep`` gives the part of an answer
+        that is kept until all have answered: thousands of whole answers are large.
         """
 
     @abc.abstractmethod

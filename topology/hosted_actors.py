@@ -16,6 +16,7 @@ from velaray.topology.actor_system import (
     Address,
     Unreachable,
     start_actor,
+    whole,
 )
 from velaray.topology.rpc import RemoteError
 
@@ -102,8 +103,11 @@ class HostedActors:
                 del self.actors[key]
         return address
 
-    async def answers(self, method: str, timeout_s: float) -> dict[ActorKey, Any]:
-        """The answers of all started actors to a survey; None where one has no answer in time.
+    async def answers(
+        self, method: str, timeout_s: float, keep: Callable[[Any], Any] = whole
+    ) -> dict[ActorKey, Any]:
+        """What ``keep`` keeps of the answers of all started actors to a survey; None where one has
+        no answer in time.
 
         They are asked one after the other, and other tasks of the loop run between two of them: an
         answer may come at once, and a host may have thousands of actors.
@@ -114,7 +118,7 @@ class HostedActors:
             found[key] = None
             with contextlib.suppress(TimeoutError, RemoteError, Stopped):
                 async with asyncio.timeout(timeout_s):
-                    found[key] = await actor.call(method, {})
+                    found[key] = keep(await actor.call(method, {}))
         return found
 
     async def started(self, key: ActorKey) -> None:

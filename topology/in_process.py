@@ -7,6 +7,7 @@ loop.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from zlib import crc32
 
 from velaray.actors.machine import Reason
@@ -21,6 +22,7 @@ from velaray.topology.actor_system import (
     MakeActor,
     Unreachable,
     check_survey,
+    whole,
 )
 from velaray.topology.config import ClusterConfig
 from velaray.topology.host import ActorHost
@@ -85,12 +87,15 @@ class InProcessActorSystem(ActorSystem):
         self.shared_hosts[number] = ActorHost(self.config)
 
     async def survey(
-        self, request: type[Request[ReplyT]], timeout_s: float
+        self,
+        request: type[Request[ReplyT]],
+        timeout_s: float,
+        keep: Callable[[ReplyT], ReplyT] = whole,
     ) -> dict[ActorKey, ReplyT | None]:
         """Ask the actors one after the other."""
         check_survey(method_of(request))
         found: dict[ActorKey, ReplyT | None] = dict.fromkeys(self.actors)
-        return found | await self._hosted.answers(method_of(request), timeout_s)
+        return found | await self._hosted.answers(method_of(request), timeout_s, keep)
 
     def fatal(self, actor: Activation, error: BaseException) -> None:
         """Record the failure, and end the actor as the end of its process would."""

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from typing import Any
@@ -30,6 +30,7 @@ from velaray.topology.actor_system import (
     MakeActor,
     Unreachable,
     check_survey,
+    whole,
 )
 from velaray.topology.compatibility import VERSION, installed
 from velaray.topology.config import ClusterConfig
@@ -167,7 +168,10 @@ class SharedActorSystem(RayActorSystem):
             await host.dismiss.remote(key.text())
 
     async def survey(
-        self, request: type[Request[ReplyT]], timeout_s: float
+        self,
+        request: type[Request[ReplyT]],
+        timeout_s: float,
+        keep: Callable[[ReplyT], ReplyT] = whole,
     ) -> dict[ActorKey, ReplyT | None]:
         """Ask the started actors of every host."""
         found: dict[ActorKey, ReplyT | None] = {}
@@ -176,7 +180,8 @@ class SharedActorSystem(RayActorSystem):
                 handle = await asyncio.to_thread(ray.get_actor, name, self.config.ray_namespace)
                 async with asyncio.timeout(timeout_s):
                     answers = await handle.call_started.remote(method_of(request), timeout_s)
-                found.update((ActorKey.parse(text), answer) for text, answer in answers.items())
+                for text, answer in answers.items():
+                    found[ActorKey.parse(text)] = None if answer is None else keep(answer)
         return found
 
     def fatal(self, actor: Activation, error: BaseException) -> None:

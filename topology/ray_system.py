@@ -35,6 +35,7 @@ from velaray.topology.actor_system import (
     Unreachable,
     check_survey,
     start_actor,
+    whole,
 )
 from velaray.topology.config import ClusterConfig
 from velaray.topology.host import WRITERS
@@ -88,7 +89,10 @@ class RayActorSystem(ActorSystem):
             return  # it doesn't run, as requested
 
     async def survey(
-        self, request: type[Request[ReplyT]], timeout_s: float
+        self,
+        request: type[Request[ReplyT]],
+        timeout_s: float,
+        keep: Callable[[ReplyT], ReplyT] = whole,
     ) -> dict[ActorKey, ReplyT | None]:
         """Ask the named actors of the namespace; creates none and looks up each once."""
         keys = await asyncio.to_thread(named_actors, self.config)
@@ -100,7 +104,8 @@ class RayActorSystem(ActorSystem):
                     async with asyncio.timeout(timeout_s):
                         name, namespace = key.text(), self.config.ray_namespace
                         handle = await asyncio.to_thread(ray.get_actor, name, namespace)
-                        return await handle.call_if_started.remote(method_of(request))
+                        answer = await handle.call_if_started.remote(method_of(request))
+                        return None if answer is None else keep(answer)
                 return None
 
         return dict(zip(keys, await asyncio.gather(*map(ask, keys)), strict=True))

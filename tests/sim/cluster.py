@@ -149,7 +149,9 @@ class SimulatedActorSystem(ActorSystem):
         """Stop the actor in good order, if it runs."""
         await self._cluster.dismiss(key)
 
-    async def survey(self, request: type[Request[Any]], timeout_s: float) -> dict[ActorKey, Any]:
+    async def survey(
+        self, request: type[Request[Any]], timeout_s: float, keep: Any = None
+    ) -> dict[ActorKey, Any]:
         """Nothing in a simulated cluster asks everyone."""
         raise NotImplementedError
 

@@ -770,7 +770,9 @@ class NoActorSystem(ActorSystem):
     async def dismiss(self, key: ActorKey) -> None:
         raise NotImplementedError
 
-    async def survey(self, request: type[Request[Any]], timeout_s: float) -> dict[ActorKey, Any]:
+    async def survey(
+        self, request: type[Request[Any]], timeout_s: float, keep: Any = None
+    ) -> dict[ActorKey, Any]:
         raise NotImplementedError
 
     def fatal(self, actor: Activation, error: BaseException) -> None:
