@@ -126,11 +126,18 @@ class Publisher(threading.Thread):
     ``acknowledged`` are those whose receipt arrived: none of them may be lost.
     """
 
-    def __init__(self, service_url: str, topic: str, send_timeout_ms: int = 0) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        service_url: str,
+        topic: str,
+        send_timeout_ms: int = 0,
+        pause_s: float = PUBLISH_EVERY_S,
+    ) -> None:
+        super().__init__(daemon=True)
         self._service_url = service_url
         self._topic = topic
         self._send_timeout_ms = send_timeout_ms
+        self._pause_s = pause_s
         self.acknowledged: list[int] = []
         self.stopping = threading.Event()
         self.error: Exception | None = None
@@ -150,7 +157,7 @@ class Publisher(threading.Thread):
                 break
             self.acknowledged.append(number)
             number += 1
-            self.stopping.wait(PUBLISH_EVERY_S)
+            self.stopping.wait(self._pause_s)
         client.close()
 
     def stop(self) -> list[int]:

@@ -198,7 +198,8 @@ def test_a_busy_topic_gets_a_host_of_its_own(nodes: RayNodes, data_dir: Path) ->
     start = partial(Cluster.start, data_dir, service_port=0, admin_port=0, name="auto")
     with start(placement="auto") as cluster:
         admin = Admin(cluster.admin_url)
-        others = [Publisher(cluster.service_url, f"other-{number}") for number in range(4)]
+        publisher = partial(Publisher, cluster.service_url, pause_s=0.0)
+        others = [publisher(f"other-{number}") for number in range(4)]
         for other in others:
             other.start()
             wait_until(partial(published, other, 1), f"{other._topic} is published to")
