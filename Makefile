@@ -91,10 +91,10 @@ test: $(DEV) ## Run every test but the long ones (25 minutes on 2 cores)
 test-long: $(DEV) ## Run the tests that take a minute or more, and variants of others
 	$(PYTHON) -m pytest -m long -o faulthandler_timeout=0
 
-test-fast: $(DEV) ## Run the tests that need no Ray and little time (10 minutes)
+test-fast: $(DEV) ## Run the tests that need no Ray and little time
 	$(PYTEST) -m "not slow and not ray and not long"
 
-test-slow: $(DEV) ## Run the tests that need Ray or more time (16 minutes)
+test-slow: $(DEV) ## Run the tests that need Ray or more time
 	$(PYTEST) -m "(slow or ray) and not long"
 
 wheel-compiled: $(DEV) ## Build a wheel with compiled modules (5 minutes; needs a C compiler)

@@ -73,7 +73,7 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _IOV_MAX: Final = 1024
 _MANIFEST: Final = "+manifest"
 _LISTED_AT_ONCE: Final = 64
-"""The number of directories that are read before a list of journals that nobody waits for ends."""
+"""The number of directories that a list of journals reads at once; a cancelled list ends there."""
 
 
 @contextmanager

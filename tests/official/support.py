@@ -15,6 +15,7 @@ import pulsar
 
 from tests.support.by_name import call_by_name
 from tests.support.local_cluster import LocalCluster
+from tests.support.waiting import looks
 from velaray.events.ids import ActorKey, TopicName
 from velaray.geo.actor_kinds import make_actor
 
@@ -104,11 +105,11 @@ def create_partitioned(server: Server, topic: str, partitions: int) -> None:
 
 def eventually(condition: Callable[[], Any], timeout_s: float = PATIENCE_MS / 1000) -> Any:
     """What ``condition`` returns as soon as that is true; fails with its last value."""
-    deadline, pause_s = time.monotonic() + timeout_s, 0.02
-    while not (value := condition()):
+    deadline = time.monotonic() + timeout_s
+    for _ in looks():
+        if value := condition():
+            break
         assert time.monotonic() < deadline, f"still {value!r} after {timeout_s} s"
-        _POLL.wait(pause_s)
-        pause_s = min(1.3 * pause_s, 0.2)
     return value
 
 

@@ -16,13 +16,12 @@ import pulsar
 import ray
 from ray.cluster_utils import Cluster as RayCluster
 
+from tests.support.waiting import looks
 from velaray.cluster import NODE_HEALTH, Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 OBJECT_STORE = 80 << 20
 GENEROUS_S = 60.0
-SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.5
-"""The time between two looks at a condition, which may ask every actor: at first, and later."""
 PUBLISH_EVERY_S = 0.002
 """The pause of a publisher: it leaves the cores to the processes that start."""
 
@@ -70,13 +69,11 @@ class RayNodes:
 
 def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = GENEROUS_S) -> Any:
     """The condition's first true value; fails the test naming ``what`` if it takes too long."""
-    deadline, pause_s = time.monotonic() + timeout_s, SHORTEST_PAUSE_S
-    pause = threading.Event()
-    while not (found := condition()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what}: not within {timeout_s:g} s")
-        pause.wait(pause_s)
-        pause_s = min(1.5 * pause_s, LONGEST_PAUSE_S)
+    deadline = time.monotonic() + timeout_s
+    for _ in looks(0.05, 0.5):  # a condition may ask every actor
+        if found := condition():
+            break
+        assert time.monotonic() <= deadline, f"{what}: not within {timeout_s:g} s"
     return found
 
 

@@ -22,7 +22,6 @@ from velaray.client.admin import Admin, Conflict, NotFound
 from velaray.cluster import Cluster
 
 WORKERS = 2
-
 TOPICS = 8
 
 

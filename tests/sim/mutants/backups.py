@@ -21,7 +21,7 @@ def _find_nothing(original: Any) -> Any:
 
 
 def _without(words: str) -> Any:
-    """What drops the contradictions with these words."""
+    """Drop the contradictions with these words."""
 
     def change(original: Any) -> Any:
         def some(self: Any) -> Iterator[tuple[str, str]]:
@@ -33,7 +33,7 @@ def _without(words: str) -> Any:
 
 
 def _do_not_note(kind: type) -> Any:
-    """What doesn't note the ends of transactions that are events of this kind."""
+    """Don't note the ends of transactions in events of this kind."""
 
     def change(original: Any) -> Any:
         def apply(self: NotingFold, record: Any) -> None:
