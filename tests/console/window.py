@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from tests.console.browsing import Tab
+from tests.support.waiting import wait_until
 
 Request = tuple[str, str]
 """The method and the path of a request."""
@@ -59,9 +60,21 @@ class Window(Tab):
         assert text in self.page.locator(".flash.good").first.inner_text()
 
     def shows(self, text: str) -> None:
-        """Check that the page has a text. Raises `Refused` if a part of it is away."""
-        if text not in self.page.locator("main").inner_text():
-            self._refuse(self.page.locator(".away").all_inner_texts())
+        """Check that the page has a text, after an update if it waits for one. Raises `Refused` if
+        a part of it is away."""
+        wait_until(lambda: self._has(text) or not self._waits())
+        if not self._has(text):
+            self._refuse(self._away())
+
+    def _has(self, text: str) -> bool:
+        return text in self.page.locator("main").inner_text()
+
+    def _waits(self) -> bool:
+        return any("the next update" in reason for reason in self._away())
+
+    def _away(self) -> list[str]:
+        found: list[str] = self.page.locator(".away").all_inner_texts()
+        return found
 
     def check(self) -> None:
         """Raise `Refused` if the page says that something didn't work."""
