@@ -36,6 +36,7 @@ from velaray.topology.config import ClusterConfig
 from velaray.topology.host_control import HostControl, HostStatus
 from velaray.topology.loop_lag import LoopLag
 from velaray.topology.metrics import METRICS, PARTS, Kind, Labels, Sample
+from velaray.topology.pacing import Pace
 from velaray.topology.ray_process import resident_bytes
 from velaray.topology.rpc import RemoteError
 from velaray.topology.stores import directory_of
@@ -52,8 +53,8 @@ ACTOR_S = 2.0
 SCRAPE_S = 8.0
 """Time limit of a scrape, below Prometheus's default scrape timeout."""
 
-SLICE = 500
-"""Samples that are handled without a pause: some milliseconds of work."""
+SLICE = 100
+"""Samples that are handled without a pause: about a millisecond of work."""
 
 SCRAPE_LOCK = web.AppKey("scrape_lock", asyncio.Lock)
 LOOP_LAG = web.AppKey("loop_lag", LoopLag)
@@ -121,12 +122,13 @@ def gathered(cluster: str, found: Mapping[ActorKey, Any]) -> Iterator[Sample]:
 
 
 async def in_slices(samples: Iterable[Sample]) -> AsyncIterator[Sample]:
-    """The samples. Other tasks of the event loop run after every `SLICE` of them: those of many
+    """The samples. The event loop may have a pause after every `SLICE` of them: those of many
     actors take long, and lookups and pages must not wait for all."""
+    pace = Pace()
     for number, sample in enumerate(samples, 1):
         yield sample
         if number % SLICE == 0:
-            await asyncio.sleep(0)
+            await pace.pause()
 
 
 class LabelledMetrics(TypedDict):

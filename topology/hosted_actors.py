@@ -18,6 +18,7 @@ from velaray.topology.actor_system import (
     start_actor,
     whole,
 )
+from velaray.topology.pacing import Pace
 from velaray.topology.rpc import RemoteError
 
 STARTS_AT_ONCE = 16
@@ -109,12 +110,13 @@ class HostedActors:
         """What ``keep`` keeps of the answers of all started actors to a survey; None where one has
         no answer in time.
 
-        They are asked one after the other, and other tasks of the loop run between two of them: an
-        answer may come at once, and a host may have thousands of actors.
+        They are asked one after the other, and the loop has pauses between them: an answer may come
+        at once, and a host may have thousands of actors.
         """
         found: dict[ActorKey, Any] = {}
+        pace = Pace()
         for key, actor in self:
-            await asyncio.sleep(0)
+            await pace.pause()
             found[key] = None
             with contextlib.suppress(TimeoutError, RemoteError, Stopped):
                 async with asyncio.timeout(timeout_s):
