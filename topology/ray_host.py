@@ -64,6 +64,8 @@ logger = logging.getLogger("velaray")
 
 WATCH_S = 1.0
 _DIRECTORY_S = 10.0
+SURVEYED_WITHIN_S = 0.01
+"""The time limit of a survey for each actor of a host, besides that of one actor."""
 
 
 @cache
@@ -173,16 +175,28 @@ class SharedActorSystem(RayActorSystem):
         timeout_s: float,
         keep: Callable[[ReplyT], ReplyT] = whole,
     ) -> dict[ActorKey, ReplyT | None]:
-        """Ask the started actors of every host."""
-        found: dict[ActorKey, ReplyT | None] = {}
-        for name in await asyncio.to_thread(hosts_in_ray, self.config):
-            with contextlib.suppress(ValueError, RayError, TimeoutError):  # it is away, or hangs
-                handle = await asyncio.to_thread(ray.get_actor, name, self.config.ray_namespace)
-                async with asyncio.timeout(timeout_s):
-                    answers = await handle.call_started.remote(method_of(request), timeout_s)
-                for text, answer in answers.items():
-                    found[ActorKey.parse(text)] = None if answer is None else keep(answer)
-        return found
+        """Ask the started actors of every host, all hosts at once."""
+        names = await asyncio.to_thread(hosts_in_ray, self.config)
+        asked = (self._survey_host(name, method_of(request), timeout_s) for name in names)
+        return {
+            ActorKey.parse(text): None if answer is None else keep(answer)
+            for answers in await asyncio.gather(*asked)
+            for text, answer in answers.items()
+        }
+
+    async def _survey_host(self, name: str, method: str, timeout_s: float) -> dict[str, Any]:
+        """The answers of a host's actors; none if it is away or hangs.
+
+        A host that tells its actors in time has time for each of them.
+        """
+        with contextlib.suppress(ValueError, RayError, TimeoutError):
+            handle = await asyncio.to_thread(ray.get_actor, name, self.config.ray_namespace)
+            async with asyncio.timeout(timeout_s):
+                keys = await handle.keys.remote()
+            async with asyncio.timeout(timeout_s + len(keys) * SURVEYED_WITHIN_S):
+                answers: dict[str, Any] = await handle.call_started.remote(method, timeout_s)
+                return answers
+        return {}
 
     def fatal(self, actor: Activation, error: BaseException) -> None:
         """End an actor and no other; the next use recovers it."""
