@@ -148,7 +148,7 @@ def is_clean(admin: Admin) -> bool:
     return not any(each["ledgers"] for state, each in totals.items() if state != "listed")
 
 
-FEW = pytest.param(2, 6, marks=pytest.mark.timeout(600))
+FEW = pytest.param(1, 3, marks=pytest.mark.timeout(600))
 MANY = pytest.param(50, 50, marks=[pytest.mark.long, pytest.mark.timeout(1_800)])
 
 

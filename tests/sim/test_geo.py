@@ -41,4 +41,4 @@ def test_seeds_of_several_clusters_that_failed_once_are_sound(seeds: list[str]) 
 @pytest.mark.slow
 def test_fresh_seeds_of_several_clusters_are_sound() -> None:
     first = FRESH + int.from_bytes(digest_of_code()[:3], "big")
-    assert_sound(simulate("--geo", "--first", str(first), "--seeds", "3"))
+    assert_sound(simulate("--geo", "--first", str(first), "--seeds", "2"))
