@@ -17,6 +17,8 @@ from velaray.events.varints import varint
 
 _LENGTH_DELIMITED = 2
 _VARINT_BYTES = 5
+_MORE = 0x80
+"""The bit of a varint's byte which says that another one follows."""
 
 
 class UnknownEventError(ValueError):
@@ -37,7 +39,7 @@ def _read_varint(raw: bytes, start: int) -> tuple[int, int]:
         byte = raw[end]
         value |= (byte & 0x7F) << shift
         shift += 7
-        if byte < 0x80:
+        if byte < _MORE:
             if byte == 0 and end > start:
                 break
             return value, end + 1
@@ -65,6 +67,7 @@ _NESTED = frozenset(
 _BY_TAG: dict[int, type[Message]] = {
     number << 3 | _LENGTH_DELIMITED: event for number, event in _TYPES.items()
 }
+_BY_TWO_BYTES = {tag: event for event, tag in _TAGS.items() if len(tag) == 2}
 
 
 def event_types() -> dict[int, type[Message]]:
@@ -103,12 +106,8 @@ def encode_run(
     return [heads[len(each)] + each + after for each in different]
 
 
-def decode(raw: bytes) -> Message:
-    """The event in ``raw``.
-
-    Raises `UnknownEventError` for an event type this version doesn't know and
-    `MalformedEventError` for bytes that are no event.
-    """
+def _read_head(raw: bytes) -> tuple[type[Message], int, int]:
+    """The type of an event, its length, and where it starts. Raises as `decode`."""
     tag, start = _read_varint(raw, 0)
     length, start = _read_varint(raw, start)
     kind = _BY_TAG.get(tag)
@@ -116,6 +115,20 @@ def decode(raw: bytes) -> Message:
         raise UnknownEventError(
             f"unknown event type {tag >> 3}: written by a newer version? Upgrade velaray to read it"
         )
+    return kind, length, start
+
+
+def decode(raw: bytes) -> Message:
+    """The event in ``raw``.
+
+    Raises `UnknownEventError` for an event type this version doesn't know and
+    `MalformedEventError` for bytes that are no event.
+    """
+    kind = _BY_TWO_BYTES.get(raw[:2])
+    if kind is not None and len(raw) > 2 and raw[2] < _MORE:  # as in most records
+        length, start = raw[2], 3
+    else:
+        kind, length, start = _read_head(raw)
     if start + length != len(raw):
         raise MalformedEventError(
             f"{kind.__name__}: {len(raw) - start} bytes, the record says {length}"
