@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from velaray.topology.pacing import SLICE_S, Pace
+from velaray.topology.pacing import MOST_PAUSES, SLICE_S, Pace
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,7 @@ from velaray.topology.pacing import SLICE_S, Pace
         (SLICE_S / 4, [0, 0, 0, SLICE_S, 0, 0]),
         (3 * SLICE_S, [SLICE_S] * 6),
         (0, [0] * 6),
+        (3 * SLICE_S, [SLICE_S] * MOST_PAUSES + [0] * 3),
     ],
 )
 def test_a_pause_follows_each_slice(
