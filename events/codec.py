@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from google.protobuf.message import DecodeError, Message
 
 from velaray.events import events_pb2
+from velaray.events.events_pb2 import EntriesAppended, EntryAppended
 from velaray.events.events_pb2 import Event as EventEnvelope
 from velaray.events.varints import varint
 
@@ -137,3 +138,18 @@ def decode(raw: bytes) -> Message:
         return kind.FromString(raw[start:])
     except DecodeError as error:
         raise MalformedEventError(f"{kind.__name__}: {error}") from error
+
+
+def decode_entries(raw: Sequence[bytes]) -> Sequence[EntryAppended]:
+    """The events of entries, with one call for all; each of ``raw`` holds one.
+
+    Raises as `decode`, and `MalformedEventError` for an event of another type.
+    """
+    try:
+        entries = EntriesAppended.FromString(b"".join(raw)).entries
+    except DecodeError as error:
+        raise MalformedEventError(f"EntryAppended: {error}") from error
+    if len(entries) != len(raw):
+        kinds = {type(decode(each)).__name__ for each in raw}
+        raise MalformedEventError(f"expected EntryAppended alone, found {sorted(kinds)}")
+    return entries

@@ -479,6 +479,12 @@ class EntryAppended(_message.Message):
     skipped: int
     def __init__(self, producer: _Optional[int] = ..., sequence_id: _Optional[int] = ..., highest_sequence_id: _Optional[int] = ..., messages: _Optional[int] = ..., chunk_uuid: _Optional[str] = ..., chunk_id: _Optional[int] = ..., chunks: _Optional[int] = ..., at_ms: _Optional[int] = ..., deliver_at_ms: _Optional[int] = ..., key_hash: _Optional[int] = ..., txn_coordinator: _Optional[int] = ..., txn_sequence: _Optional[int] = ..., source_ledger: _Optional[int] = ..., source_entry: _Optional[int] = ..., skipped: _Optional[int] = ...) -> None: ...
 
+class EntriesAppended(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[EntryAppended]
+    def __init__(self, entries: _Optional[_Iterable[_Union[EntryAppended, _Mapping]]] = ...) -> None: ...
+
 class TopicEpochRaised(_message.Message):
     __slots__ = ("topic_epoch", "producer_name")
     TOPIC_EPOCH_FIELD_NUMBER: _ClassVar[int]

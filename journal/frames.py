@@ -23,7 +23,7 @@ checksums are those of the stored bytes, so they are checked without the key.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, final
 
@@ -431,25 +431,28 @@ def gather(parts: Sequence[Buffer]) -> list[Buffer]:
     return gathered
 
 
-def records(payload: memoryview, count: int) -> Iterator[Pair]:
+def records(
+    payload: memoryview, count: int, fault: Callable[[str], Exception] = ValueError
+) -> Iterator[Pair]:
     """The (event, blob) pairs of a frame, as slices of ``payload``.
 
-    Raises `ValueError` if the lengths don't add up.
+    Raises ``fault`` of a text if the lengths don't add up.
     """
     at = 0
     end = len(payload)
+    lengths, size = _LENGTHS.unpack_from, _LENGTHS.size
     for _ in range(count):
-        if at + _LENGTHS.size > end:
-            raise ValueError("a record starts beyond the frame's end")
-        event_length, blob_length = _LENGTHS.unpack_from(payload, at)
-        event_at = at + _LENGTHS.size
+        event_at = at + size
+        if event_at > end:
+            raise fault("a record starts beyond the frame's end")
+        event_length, blob_length = lengths(payload, at)
         at = blob_at = event_at + event_length
         blob: memoryview | None = None
         if blob_length != NO_BLOB:
-            at = blob_at + blob_length
+            at += blob_length
             blob = payload[blob_at:at]
         if at > end:
-            raise ValueError("a record ends beyond the frame's end")
+            raise fault("a record ends beyond the frame's end")
         yield payload[event_at:blob_at], blob
     if at != end:
-        raise ValueError(f"{end - at} bytes after the frame's last record")
+        raise fault(f"{end - at} bytes after the frame's last record")

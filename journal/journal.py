@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from velaray.events.ids import Position
@@ -43,10 +44,11 @@ from velaray.journal.errors import (
     StorageFull,
     SyncFailed,
 )
+from velaray.journal.frames import Pair
 from velaray.journal.index import SPACING, SparseIndex, decode_index
 from velaray.journal.manifest import MAX_LEDGERS, LedgerInfo, Manifest, decode_manifest
 from velaray.journal.recovery import Recovered, Tail, check_keys, recover, sweep_orphans
-from velaray.journal.scan import Entry, Frame, FrameCursor, LedgerReader
+from velaray.journal.scan import EntryRun, Frame, FrameCursor, LedgerReader
 from velaray.journal.store import Buffer, LedgerStore, LedgerWriter
 
 OPEN_TRIES: Final = 16
@@ -97,11 +99,12 @@ class _Sealed:
 
 @dataclass(frozen=True, slots=True)
 class _Unfinished:
-    """The frame in which the last read stopped, before ``entry``."""
+    """The frame in which the last read stopped, before ``entry``; ``pairs`` begin with that."""
 
     reader: LedgerReader
     frame: Frame
     entry: int
+    pairs: Iterator[Pair]
 
 
 class _Created(NamedTuple):
@@ -115,30 +118,44 @@ class _Created(NamedTuple):
 class _Wanted:
     """The remaining limits of a read."""
 
-    def __init__(self, first: int, max_entries: int, max_bytes: int) -> None:
-        self.entries: list[Entry] = []
-        self._first = first
+    def __init__(self, ledger_id: int, first: int, max_entries: int, max_bytes: int) -> None:
+        self.run = EntryRun(ledger_id, first)
         self._max_entries = max_entries
         self._left = max_bytes
 
-    def take(self, reader: LedgerReader, frame: Frame) -> int | None:
-        """Take entries from a frame; returns the id of the first entry beyond the limits, or of
-        the first damaged one, if any. Raises `CorruptJournal` if the first wanted one is damaged.
+    @property
+    def full(self) -> bool:
+        """Whether the number of entries is reached."""
+        return len(self.run) == self._max_entries
+
+    def take(
+        self, reader: LedgerReader, frame: Frame, begun: _Unfinished | None = None
+    ) -> _Unfinished | None:
+        """Take entries from a frame, or from what an earlier read left of it.
+
+        Returns what begins with the first entry beyond the limits, or with the first damaged one,
+        if any. Raises `CorruptJournal` if the first wanted one is damaged.
         """
-        ledger_id, entry = reader.header.ledger_id, frame.header.entry
-        for event, blob in reader.pairs(frame):
+        entry, pairs = frame.header.entry, reader.pairs(frame)
+        if begun is not None:
+            entry, pairs = begun.entry, begun.pairs
+        first, events, blobs = self.run.first, self.run.events, self.run.blobs
+        left, beyond = self._left, first + self._max_entries
+        for event, blob in pairs:
             if blob is None:
                 continue
-            if entry >= self._first:
-                if blob is frames.LOST:
-                    if not self.entries:
-                        raise damaged_entry(reader, frame, Position(ledger_id, entry))
-                    return entry
-                self._left -= len(event) + len(blob)
-                if len(self.entries) == self._max_entries or (self.entries and self._left < 0):
-                    return entry
-                self.entries.append(Entry(Position(ledger_id, entry), bytes(event), blob))
+            if entry >= first:
+                size = len(event) + len(blob)
+                lost = blob is frames.LOST
+                if lost and entry == first:
+                    raise damaged_entry(reader, frame, Position(self.run.ledger_id, entry))
+                if lost or entry == beyond or (size > left and entry > first):
+                    return _Unfinished(reader, frame, entry, chain(((event, blob),), pairs))
+                left -= size
+                events.append(bytes(event))
+                blobs.append(blob)
             entry += 1
+        self._left = left
         return None
 
 
@@ -697,7 +714,7 @@ class Journal:
 
     # ---------------------------------------------------------------- reading
 
-    async def read(self, first: Position, max_entries: int, max_bytes: int) -> list[Entry]:
+    async def read(self, first: Position, max_entries: int, max_bytes: int) -> EntryRun:
         """Durable entries from ``first`` on, in order, up to both limits.
 
         ``max_bytes`` counts events and blobs; one entry is returned even if it is larger.
@@ -717,18 +734,20 @@ class Journal:
             entry = max(0, first.entry_id) if info.ledger_id == first.ledger_id else 0
             if entry < info.entries:
                 return await self._read_ledger(info, entry, max_entries, max_bytes)
-        return []
+        return EntryRun(first.ledger_id, first.entry_id)
 
     async def _read_ledger(
         self, info: LedgerInfo, first: int, max_entries: int, max_bytes: int
-    ) -> list[Entry]:
+    ) -> EntryRun:
         reader, index = await self._readable(info)
         last, self._unfinished = self._unfinished, None
         # About as much as the entries need: the cost of a call is more than that of its bytes.
         needed = min(max_bytes, max_entries * (info.bytes // max(info.entries, 1)))
         chunk = min(LARGEST_CHUNK, needed + SPACING)
+        begun: _Unfinished | None = None
         if last and last.reader is reader and last.frame.header.entry <= first <= last.entry:
             # Otherwise each small read within a big frame would read and verify the whole frame.
+            begun = last if first == last.entry else None
             frame: Frame | None = last.frame
             cursor = reader.cursor(last.frame.end, info.bytes, chunk, damaged=True)
         else:
@@ -736,22 +755,23 @@ class Journal:
             start = info.data_offset if start is None else start
             cursor = reader.cursor(start, info.bytes, chunk, damaged=True)
             frame = await _frame_before(cursor, first)
-        wanted = _Wanted(first, max_entries, max_bytes)
+        wanted = _Wanted(info.ledger_id, first, max_entries, max_bytes)
         while frame is not None:
-            stopped = wanted.take(reader, frame)
+            stopped = wanted.take(reader, frame, begun)
             if stopped is not None:
-                self._unfinished = _Unfinished(reader, frame, stopped)
+                self._unfinished = stopped
                 break
-            if len(wanted.entries) == max_entries:
+            begun = None
+            if wanted.full:
                 break
-            if not wanted.entries:
+            if not wanted.run:
                 frame = await _frame_before(cursor, first)
                 continue
             try:
                 frame = await cursor.next()
             except CorruptJournal:
                 break  # raised by a read that begins there
-        return wanted.entries
+        return wanted.run
 
     async def _readable(self, info: LedgerInfo) -> tuple[LedgerReader, SparseIndex]:
         if self._live is not None and info.ledger_id == self._live.ledger_id:

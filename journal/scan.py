@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final, NamedTuple, overload
 
 from velaray.events.ids import Position
 from velaray.journal import frames
@@ -34,6 +35,37 @@ class Entry(NamedTuple):
     blob: memoryview
 
 
+class EntryRun(Sequence[Entry]):
+    """Entries of one ledger that follow each other, from the entry id ``first`` on.
+
+    Readers of many entries take ``events`` and ``blobs``: an `Entry` is made when it's asked for.
+    """
+
+    __slots__ = ("blobs", "events", "first", "ledger_id")
+
+    def __init__(self, ledger_id: int, first: int) -> None:
+        self.ledger_id = ledger_id
+        self.first = first
+        self.events: list[bytes] = []
+        self.blobs: list[memoryview] = []
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    @overload
+    def __getitem__(self, at: int) -> Entry: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Entry]: ...
+
+    def __getitem__(self, at: int | slice) -> Entry | list[Entry]:
+        if isinstance(at, slice):
+            return [self[each] for each in range(*at.indices(len(self)))]
+        event = self.events[at]
+        position = Position(self.ledger_id, self.first + at % len(self.events))
+        return Entry(position, event, self.blobs[at])
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """A verified frame, with the stored payload.
@@ -58,6 +90,13 @@ class Frame:
     def next_sequence(self) -> int:
         """The sequence of the first record after this frame."""
         return self.header.sequence + self.header.records
+
+
+def _without_lost(pairs: Iterator[Pair]) -> Iterator[Pair]:
+    """The pairs of a damaged frame, with `LOST` for blobs that aren't whole."""
+    for event, blob in pairs:
+        lost = blob is not None and not frames.blob_is_whole(blob)
+        yield event, LOST if lost else blob
 
 
 class Window:
@@ -310,19 +349,13 @@ class LedgerReader:
 
     def pairs(self, frame: Frame) -> Iterator[Pair]:
         """The (event, blob) pairs of a frame of history; a blob that is damaged is `frames.LOST`.
-        Raises `CorruptJournal` if they don't add up."""
+        Raises `CorruptJournal`, at the latest after the last pair, if they don't add up."""
         if frame.opened is not None:
-            yield from frame.opened
-            return
+            return iter(frame.opened)
         self._check_opens(frame)
-        try:
-            for event, blob in frames.records(frame.payload, frame.header.records):
-                if frame.damaged and blob is not None and not frames.blob_is_whole(blob):
-                    yield event, LOST
-                else:
-                    yield event, blob
-        except ValueError as error:
-            raise CorruptJournal(self.file, frame.offset, str(error)) from error
+        fault = partial(CorruptJournal, self.file, frame.offset)
+        pairs = frames.records(frame.payload, frame.header.records, fault)
+        return _without_lost(pairs) if frame.damaged else pairs
 
     def segments(self, frame: Frame) -> Iterator[tuple[memoryview, memoryview | None, int]]:
         """The name, the bytes and their offset, for each segment of a frame of a checkpoint; of its

@@ -24,6 +24,7 @@ from velaray.events.events_pb2 import CompactedLedger, EntryCompacted, Generatio
 from velaray.events.ids import ActorKey, Position
 from velaray.journal.errors import NotStored
 from velaray.journal.journal import Journal, JournalSettings
+from velaray.journal.scan import Entry
 from velaray.journal.store import LedgerStore
 
 COMMIT_ENTRIES = 256
@@ -143,7 +144,7 @@ class CompactedView:
 
         Raises what `Journal.read` raises, and `NotStored`.
         """
-        found = []
+        found: Sequence[Entry] = ()
         for info in self._journal.ledgers:
             if info.first_offset <= index < info.first_offset + info.entries:
                 first = Position(info.ledger_id, index - info.first_offset)
@@ -152,7 +153,7 @@ class CompactedView:
             raise NotStored(f"{self._journal.key}: kept entry {index}")
         entries = []
         for at, (_, raw, blob) in enumerate(found, index):
-            event = decode(bytes(raw))
+            event = decode(raw)
             if not isinstance(event, EntryCompacted) or event.offset != self.offsets[at]:
                 raise NotStored(f"{self._journal.key}: kept entry {at}")
             entries.append(CachedEntry(blob, event.messages or 1, event.chunk_uuid))

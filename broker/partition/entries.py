@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, Protocol
 
 from velaray.topology.config import ClusterConfig
 from velaray.wire.messages import known_key_hash
@@ -32,6 +33,24 @@ class CachedEntry(NamedTuple):
     data: bytes | memoryview
     messages: int
     chunk_uuid: str
+
+
+_NEW_ENTRY = partial(tuple.__new__, CachedEntry)
+
+
+class _Stored(Protocol):
+    """The event of an entry."""
+
+    messages: int
+    chunk_uuid: str
+
+
+def cached_entries(blobs: Sequence[memoryview], events: Sequence[_Stored]) -> list[CachedEntry]:
+    """Entries that were read from a journal."""
+    messages = [event.messages or 1 for event in events]
+    uuids = [event.chunk_uuid for event in events]
+    # Without a call of Python's for each: most entries of a backlog are made here.
+    return list(map(_NEW_ENTRY, zip(blobs, messages, uuids, strict=True)))
 
 
 ReadChunk = Callable[[int, int, int], Awaitable[Sequence[CachedEntry]]]

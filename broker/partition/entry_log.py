@@ -18,13 +18,12 @@ from velaray.actors.runtime import Runtime
 from velaray.broker.partition.backlog import Backlog
 from velaray.broker.partition.compactor import Compactor
 from velaray.broker.partition.delayed_delivery import DelayedDeliveryTracker
-from velaray.broker.partition.entries import CachedEntry, EntryCache, TailMemory
+from velaray.broker.partition.entries import CachedEntry, EntryCache, TailMemory, cached_entries
 from velaray.broker.partition.geo_replication import GeoReplication
 from velaray.broker.partition.sealing import Sealing
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.partition.visibility import Visibility
-from velaray.events.codec import decode
-from velaray.events.events_pb2 import EntryAppended
+from velaray.events.codec import decode_entries
 from velaray.events.ids import ActorKey, Position
 from velaray.journal.errors import JournalError, NotStored
 from velaray.journal.journal import Journal
@@ -158,14 +157,9 @@ class EntryLog:
         """Durable entries from ``offset`` on, at least one. Raises what `Journal.read` raises."""
         position = self.position_of(offset)
         found = await self._journal.read(position, max_entries, max_bytes)
-        if not found or found[0].position != position:
+        if not found or (found.ledger_id, found.first) != position:
             raise NotStored(f"{self.topic}: entry {position}")
-        entries = []
-        for _, raw, blob in found:
-            event = decode(bytes(raw))
-            assert isinstance(event, EntryAppended)
-            entries.append(CachedEntry(blob, event.messages or 1, event.chunk_uuid))
-        return entries
+        return cached_entries(found.blobs, decode_entries(found.events))
 
     async def entry(self, offset: int) -> CachedEntry:
         """One entry, from memory or disk."""

@@ -16,10 +16,12 @@ from velaray.events.codec import (
     MalformedEventError,
     UnknownEventError,
     decode,
+    decode_entries,
     encode,
     event_types,
 )
 from velaray.events.events_pb2 import (
+    EntryAppended,
     Event,
     LedgerOpened,
     PartialAck,
@@ -186,3 +188,23 @@ def _varint(value: int) -> bytes:
         out += bytes([value & 0x7F | 0x80])
         value >>= 7
     return out + bytes([value])
+
+
+@given(
+    st.lists(st.builds(EntryAppended, sequence_id=st.integers(0, 2**64 - 1), chunk_uuid=st.text()))
+)
+def test_entries_are_decoded_together_as_one_by_one(entries: list[EntryAppended]) -> None:
+    raw = [encode(entry) for entry in entries]
+    assert list(decode_entries(raw)) == [decode(each) for each in raw] == entries
+
+
+@pytest.mark.parametrize("other", [TopicTerminated(), TenantCreated(tenant="t")])
+def test_another_event_among_entries_is_refused_by_name(other: Message) -> None:
+    raw = [encode(EntryAppended(sequence_id=1)), encode(other), encode(EntryAppended())]
+    with pytest.raises(MalformedEventError, match=type(other).__name__):
+        decode_entries(raw)
+
+
+def test_entries_that_end_early_are_refused() -> None:
+    with pytest.raises(MalformedEventError, match="EntryAppended"):
+        decode_entries([encode(EntryAppended(sequence_id=1))[:-1]])

@@ -34,7 +34,7 @@ async def test_a_new_journal_is_empty(backend):
         journal.stage(b"e")
     with pytest.raises(Misuse, match="before start"):
         await journal.commit()
-    assert await journal.read(EARLIEST, 10, 1000) == []
+    assert not await journal.read(EARLIEST, 10, 1000)
 
 
 @on_loop
@@ -126,8 +126,8 @@ async def test_reads_by_position_within_limits_and_across_ledgers(backend):
     assert len(await journal.read(Position(ids[0], 0), 100, 1)) == 1
     assert (await journal.read(Position(ids[0], 25), 1, 99))[0].position == Position(ids[1], 0)
     assert (await journal.read(Position(ids[1], -1), 1, 99))[0].position == Position(ids[1], 0)
-    assert await journal.read(Position(ids[2], 15), 1, 99) == []
-    assert await journal.read(LATEST, 1, 99) == []
+    assert not await journal.read(Position(ids[2], 15), 1, 99)
+    assert not await journal.read(LATEST, 1, 99)
 
 
 @on_loop
@@ -139,6 +139,20 @@ async def test_small_reads_through_big_frames_in_any_order(backend):
     for first in (15, 17, 3, 5, 5, 4, 29, 12, 0, 9, 10, 11, 20):
         entries = await journal.read(Position(ledger_id, first), 2, 1 << 20)
         assert [int(entry.event) for entry in entries] == list(range(first, min(first + 2, 30)))
+
+
+@on_loop
+async def test_a_run_of_entries_is_a_sequence(backend):
+    journal = await started(backend.store())
+    await write_events(journal, b"a", b"b", b"c")
+    ledger_id = journal.ledgers[0].ledger_id
+    run = await journal.read(Position(ledger_id, 1), 9, 1 << 20)
+    assert (run.ledger_id, run.first, run.events) == (ledger_id, 1, [b"b", b"c"])
+    assert [bytes(blob) for blob in run.blobs] == [b"bbb", b"ccc"]
+    assert [entry.position.entry_id for entry in run] == [1, 2]
+    assert run[-1] == run[1] == run[1:][0]
+    with pytest.raises(IndexError):
+        run[2]
 
 
 @on_loop
