@@ -7,6 +7,7 @@ one client; the ratio is that of the medians.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
 import tempfile
 import time
@@ -21,6 +22,7 @@ import pulsar
 
 import velaray
 from tests.support.certificates import Authority
+from velaray.topology.ray_process import collect_garbage_rarely, keep_freed_memory
 
 OFFICIAL, LISTS = "pulsar-client", "velaray, lists"
 PATIENCE_MS = 60_000
@@ -46,7 +48,9 @@ LOADS = (
 
 def _serve(folder: str, cert: str, key: str, ready: Connection) -> None:
     options: Any = {"tls_cert": Path(cert), "tls_key": Path(key)}
+    keep_freed_memory()
     with velaray.LocalCluster.start(folder, **options) as cluster:
+        collect_garbage_rarely()  # both as in every process of a cluster
         config = cluster.config
         ready.send((config.plain_service_url, config.tls_service_url))
         ready.recv()
@@ -135,6 +139,7 @@ def main(rounds: int = 3) -> None:
             for number in range(-1, rounds):
                 for url in urls if number % 2 else urls[::-1]:
                     topic = f"t-{load.client.split(',')[0]}-{load.size}-{number}-{urls.index(url)}"
+                    os.sync()  # otherwise later loads wait for the writing of earlier ones
                     taken = CLIENTS[load.client](url, trust, topic, load)
                     if number >= 0:  # the first round warms up
                         found[url].append(taken)
