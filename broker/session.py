@@ -295,6 +295,7 @@ class Session:
             self._entered = None
         for task in list(self._tasks):
             task.cancel()
+        self.handlers = {}  # they refer to the session
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run work until it ends or the connection is closed.

@@ -190,7 +190,7 @@ class ProxySession(Session):
         super().__init__(proxy.actor_system.config, proxy.admission, proxy.grants)
         self._proxy = proxy
         self._creations = Creations(self.turns)
-        self._lists = Lists(lambda: self.connection.writable)
+        self._lists: Lists
         self.handlers = {
             pb.CommandPartitionedTopicMetadata: self._spawning(self._answer_metadata),
             pb.CommandLookupTopic: self._spawning(self._answer_lookup),
@@ -201,6 +201,7 @@ class ProxySession(Session):
     def on_connected(self, connection: WireConnection) -> None:
         """Remember the connection, so that stopping closes it."""
         super().on_connected(connection)
+        self._lists = Lists(connection)
         if self._proxy.sessions.ended:
             connection.abort()
         else:

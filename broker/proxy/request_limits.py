@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
 from velaray.broker.wire_errors import TooManyRequestsError
+from velaray.wire.connection import WireConnection
 from velaray.wire.turns import CREATION, Turns
 
 MAX_REQUESTS = 200
@@ -33,8 +34,8 @@ those of one commit together, and the loop handles these answers without a pause
 class Lists:
     """The lists that a connection waits for: one at a time, when the client reads the answers."""
 
-    def __init__(self, is_writable: Callable[[], bool]) -> None:
-        self._is_writable = is_writable
+    def __init__(self, connection: WireConnection) -> None:
+        self._connection = connection
         self._waiting = 0
         self._turn = asyncio.Lock()
         self._writable = asyncio.Event()
@@ -52,7 +53,7 @@ class Lists:
         self._waiting += 1
         try:
             async with self._turn:
-                while not self._is_writable():
+                while not self._connection.writable:
                     self._writable.clear()
                     await self._writable.wait()
                 yield

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,6 +118,31 @@ def test_the_catalog_gets_few_requests_for_new_topics_at_once(
 
     asyncio.run(scenario())
     assert most == MAX_ENSURED
+
+
+def test_a_closed_connection_of_a_proxy_leaves_its_objects_to_no_cycle_collection(
+    cluster: LocalCluster,
+) -> None:
+    kept: list[weakref.ref[Any]] = []
+
+    async def scenario() -> None:
+        sessions = cluster.proxy.sessions
+        client = await RawClient.connect("127.0.0.1", cluster.proxy.port)
+        client.send(metadata(1))
+        await client.next(pb.CommandPartitionedTopicMetadataResponse)
+        kept.extend(weakref.ref(each) for session in sessions for each in (session, session._lists))
+        client.close()
+        async with asyncio.timeout(60):
+            while any(each() is not None for each in kept):
+                await asyncio.sleep(0.01)
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(scenario())
+    finally:
+        gc.enable()
+    assert kept
 
 
 def test_groups_take_turns_for_places() -> None:
