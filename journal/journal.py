@@ -136,8 +136,9 @@ class _Wanted:
         Returns what begins with the first entry beyond the limits, or with the first damaged one,
         if any. Raises `CorruptJournal` if the first wanted one is damaged.
         """
-        entry, pairs = frame.header.entry, reader.pairs(frame)
-        if begun is not None:
+        if begun is None:
+            entry, pairs = frame.header.entry, reader.pairs(frame)
+        else:
             entry, pairs = begun.entry, begun.pairs
         first, events, blobs = self.run.first, self.run.events, self.run.blobs
         left, beyond = self._left, first + self._max_entries

@@ -18,13 +18,13 @@ from velaray.actors.machine import digest
 from velaray.actors.partition.compacted_index import CompactedIndex, CompactedIndexMachine
 from velaray.actors.partition.ledger_table import LedgerTable
 from velaray.actors.subscription.cursor import mask_to_words
-from velaray.broker.partition.entries import CachedEntry, EntryCache
+from velaray.broker.partition.entries import CachedEntry, EntryCache, cached_entries
 from velaray.events.codec import decode, encode
 from velaray.events.events_pb2 import CompactedLedger, EntryCompacted, GenerationCompleted
 from velaray.events.ids import ActorKey, Position
 from velaray.journal.errors import NotStored
 from velaray.journal.journal import Journal, JournalSettings
-from velaray.journal.scan import Entry
+from velaray.journal.scan import EntryRun
 from velaray.journal.store import LedgerStore
 
 COMMIT_ENTRIES = 256
@@ -144,20 +144,20 @@ class CompactedView:
 
         Raises what `Journal.read` raises, and `NotStored`.
         """
-        found: Sequence[Entry] = ()
+        found: EntryRun | None = None
         for info in self._journal.ledgers:
             if info.first_offset <= index < info.first_offset + info.entries:
                 first = Position(info.ledger_id, index - info.first_offset)
                 found = await self._journal.read(first, max_entries, max_bytes)
         if not found:
             raise NotStored(f"{self._journal.key}: kept entry {index}")
-        entries = []
-        for at, (_, raw, blob) in enumerate(found, index):
+        events = []
+        for at, raw in enumerate(found.events, index):
             event = decode(raw)
             if not isinstance(event, EntryCompacted) or event.offset != self.offsets[at]:
                 raise NotStored(f"{self._journal.key}: kept entry {at}")
-            entries.append(CachedEntry(blob, event.messages or 1, event.chunk_uuid))
-        return entries
+            events.append(event)
+        return cached_entries(found.blobs, events)
 
     async def entry(self, index: int) -> CachedEntry:
         """The ``index``-th kept entry, from memory or disk. Raises what `Journal.read` raises."""
