@@ -126,6 +126,8 @@ class Session:
     A handler never blocks: it runs work that waits as a task of the session (`spawn`).
     """
 
+    max_requests = MAX_REQUESTS
+
     def __init__(
         self, config: ClusterConfig, admission: Admission, grants: GrantWatch | None = None
     ) -> None:
@@ -293,6 +295,7 @@ class Session:
             self._entered = None
         for task in list(self._tasks):
             task.cancel()
+        self.handlers = {}  # they refer to the session
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run work until it ends or the connection is closed.
@@ -307,14 +310,14 @@ class Session:
         role = self.info.limited_role
         self._admission.begin(role)
         task.add_done_callback(lambda _: self._admission.end(role))
-        if len(self._tasks) >= MAX_REQUESTS and not self._full:
+        if len(self._tasks) >= self.max_requests and not self._full:
             self._full = True
             self.connection.pause_reading(MAX_REQUESTS)
         return task
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if self._full and len(self._tasks) <= MAX_REQUESTS // 2:
+        if self._full and len(self._tasks) <= self.max_requests // 2:
             self._full = False
             self.connection.resume_reading(MAX_REQUESTS)
         error = None if task.cancelled() else task.exception()

@@ -16,6 +16,7 @@ from velaray.admin.body_limits import MAX_DEPTH, MAX_MEMBERS
 from velaray.admin.http import MAX_BODY
 from velaray.broker.partition.entries import TAIL_BUDGET
 from velaray.broker.partition.publishing import PENDING_HIGH
+from velaray.broker.proxy import request_limits
 from velaray.broker.proxy.request_limits import CREATION_BURST, CREATIONS_PER_S, MAX_LISTS
 from velaray.broker.session import MAX_REQUESTS
 from velaray.events.ids import MAX_NAME_BYTES
@@ -149,7 +150,7 @@ def _of_connections() -> Iterator[_Row]:
     yield _Row(
         "Requests in work",
         "fixed",
-        f"{MAX_REQUESTS:,}",
+        f"{request_limits.MAX_REQUESTS} to a proxy, else {MAX_REQUESTS:,}",
         "Nothing is read until half of them are answered.",
     )
     yield _Row("Lists of topics that wait", "fixed", str(MAX_LISTS), "TooManyRequests.")

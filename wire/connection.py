@@ -499,9 +499,11 @@ class WireConnection(asyncio.BufferedProtocol):
         self.closed = self._gone = True
         self.writable = False
         self._pending.clear()
-        # The connection, its handler and its transport refer to each other: only the next
-        # garbage collection frees them, and with them a buffer of up to the largest frame.
-        self._parser.release()
+        self._parser.close()
         self.release()
         self._timer.cancel()
         self.handler.on_closed(self, self._error or exc)
+        # The handler refers to the connection. Cycles of many short connections would be left to
+        # Python's cycle collection, which stops the process for 0.1 s and more.
+        del self.handler
+        self._run_handler = None

@@ -214,6 +214,11 @@ class FrameParser:
         if self._resized is not None:
             self._resized(0)
 
+    def close(self) -> None:
+        """Release the buffer at the end of the connection."""
+        self.release()
+        self._resized = None  # it refers to the connection, which refers to this parser
+
     @property
     def waits_for_turn(self) -> bool:
         """Whether something is in the buffer that isn't the beginning of a SEND."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,7 +22,13 @@ from velaray.broker.connection_limits import connection_limits
 from velaray.broker.coordinator.coordinators import check_not_systems, coordinator_of, is_systems
 from velaray.broker.garbage_collection.deletion import is_deletion_topic
 from velaray.broker.proxy.remote_lookup import RemoteLookup
-from velaray.broker.proxy.request_limits import Creations, Lists
+from velaray.broker.proxy.request_limits import (
+    MAX_ENSURED,
+    MAX_REQUESTS,
+    Creations,
+    Lists,
+    Places,
+)
 from velaray.broker.proxy.topic_lists import Listed, TopicLists
 from velaray.broker.schema_registry.schema_calls import find_schema
 from velaray.broker.schema_registry.schema_session import get_schema
@@ -31,7 +37,7 @@ from velaray.broker.wire_errors import TooManyRequestsError, code_of
 from velaray.client.service_info import urls_by_scheme
 from velaray.client.tls import tls_arguments
 from velaray.events.ids import ActorKey, InvalidNameError, TopicName
-from velaray.topology.actor_system import ActorSystem, Address
+from velaray.topology.actor_system import REACH_TIMEOUT_S, ActorSystem, Address, Unreachable
 from velaray.topology.auth import TUNNEL_METHOD, tunnel_proof
 from velaray.topology.messages import ReplyT, Request
 from velaray.topology.open_connections import OpenConnections, stop_accepting
@@ -64,6 +70,7 @@ class Proxy:
         self.admission = Admission(actor_system.config, self.guard)
         self.others = RemoteLookup(outgoing_tls(actor_system.config))
         self.lists = TopicLists(self._ask_topics)
+        self._ensuring = Places(MAX_ENSURED)
         settings = actor_system.config.roles
         self.grants = None if settings is None else GrantWatch(settings)
         if self.grants is not None:
@@ -121,19 +128,19 @@ class Proxy:
         *,
         at_home: bool = False,
         created: Callable[[], None] = lambda: None,
+        group: Hashable = None,
     ) -> Address:
         """Return the address of a topic partition. Create it if policy allows, and activate it.
 
         ``for_system`` says that an actor of the cluster asks; ``created`` is called if the topic is
-        new. Raises `RemoteError` if the partition
+        new; ``group`` is that of the connection. Raises `RemoteError` if the partition
         may not exist or belongs to the system, or, with ``at_home``, if the tenant's home is
         another cluster. Raises `Unreachable` if the partition can't be activated now.
         """
         coordinator = coordinator_of(topic)
         if coordinator is None and not (for_system and is_deletion_topic(topic)):
             check_not_systems(topic)
-        wanted = m.EnsureTopic(str(topic), at_home)
-        found = await self.actor_system.request(ActorKey.catalog(), wanted, ACTIVATION_TIMEOUT_S)
+        found = await self.ensured(topic, at_home, group, ACTIVATION_TIMEOUT_S)
         if found["created"]:
             created()
         key = coordinator or ActorKey.of_partition(topic, found["incarnation"])
@@ -145,6 +152,19 @@ class Proxy:
         while len(self.located) > LOCATED_KEPT:
             self.located.popitem(last=False)
         return address
+
+    async def ensured(
+        self, topic: TopicName, at_home: bool, group: Hashable, within_s: float
+    ) -> m.Row:
+        """Return a topic, which is created if need be. Raises `RemoteError`, and `Unreachable` if
+        it waits for its turn for longer than ``within_s``, or for the catalog."""
+        wanted = m.EnsureTopic(str(topic), at_home)
+        try:
+            async with self._ensuring.place(group, within_s):
+                return await self.actor_system.request(ActorKey.catalog(), wanted, within_s)
+        except TimeoutError as error:
+            problem = f"the catalog was busy with other topics for {within_s:.0f} s"
+            raise Unreachable(problem) from error
 
     async def _ask_topics(self, namespace: str, at_home: bool) -> list[str]:
         wanted = m.Topics(namespace, partitions=True, at_home=at_home)
@@ -165,11 +185,13 @@ class Proxy:
 class ProxySession(Session):
     """One client connection of a proxy."""
 
+    max_requests = MAX_REQUESTS
+
     def __init__(self, proxy: Proxy) -> None:
         super().__init__(proxy.actor_system.config, proxy.admission, proxy.grants)
         self._proxy = proxy
         self._creations = Creations(self.turns)
-        self._lists = Lists(lambda: self.connection.writable)
+        self._lists: Lists
         self.handlers = {
             pb.CommandPartitionedTopicMetadata: self._spawning(self._answer_metadata),
             pb.CommandLookupTopic: self._spawning(self._answer_lookup),
@@ -180,6 +202,7 @@ class ProxySession(Session):
     def on_connected(self, connection: WireConnection) -> None:
         """Remember the connection, so that stopping closes it."""
         super().on_connected(connection)
+        self._lists = Lists(connection)
         if self._proxy.sessions.ended:
             connection.abort()
         else:
@@ -247,7 +270,9 @@ class ProxySession(Session):
         """Return a topic, which is created if need be. Raises `TooManyRequestsError` if this
         connection created too many, and what `_ask` raises."""
         await self._check_creation(topic)
-        found = await self._ask(m.EnsureTopic(str(topic), self._at_home))
+        found = await self._proxy.ensured(
+            topic, self._at_home, self.connection.group, REACH_TIMEOUT_S
+        )
         if found["created"]:
             self._creations.created()
         return found
@@ -285,7 +310,11 @@ class ProxySession(Session):
         network = await self._network(topic, command.advertised_listener_name)
         await self._check_creation(topic)
         located = self._proxy.locate(
-            topic, self.info.is_system, at_home=self._at_home, created=self._creations.created
+            topic,
+            self.info.is_system,
+            at_home=self._at_home,
+            created=self._creations.created,
+            group=self.connection.group,
         )
         address = await located
         if network is not None and self.info.means_this_cluster:

@@ -181,8 +181,8 @@ def _watch_clients(replace: Replace, watch: Watch) -> None:
 
     def closing(close: Any) -> Any:
         def closed(self: Any, error: Any = None) -> None:
-            session = self.handler
-            if isinstance(session, ClientSession) and not (self.closed or session._registry.ended):
+            session = None if self.closed else self.handler
+            if isinstance(session, ClientSession) and not session._registry.ended:
                 watch.closes(session, error)
             close(self, error)
 
