@@ -1,7 +1,7 @@
 """What a neighbour notices of a flood of requests of one kind.
 
 ``python -m tests.security.flood --kind lists`` times the canary while such requests go to a dummy
-listener as fast as it reads them, and while they go to a cluster, which is a process of its own.
+listener as fast as it reads them, and while they go to a cluster. Each is a process of its own.
 The attackers read the answers. The canary publishes, receives and acknowledges one message at a
 time, over another address. Its 99th percentile beside the flooded cluster must be at most twice
 that beside the dummy.
@@ -17,7 +17,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tests.security.attacked import Canary, Server, attacked, canary
-from tests.security.fuzz import TURNS, Dummy, Notice
+from tests.security.dummy import dummy_listener
+from tests.security.fuzz import TURNS, Notice
 from velaray.client.admin import Admin
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import command
@@ -121,22 +122,21 @@ async def _read_all(reader: asyncio.StreamReader) -> None:
 async def notice(server: Server, bird: Canary, kind: str, rounds: int) -> Notice:
     """Flood a dummy listener and the cluster in turns, and time the canary."""
     loop = asyncio.get_running_loop()
-    dummy = await loop.create_server(Dummy, "127.0.0.1", 0)
     port = server.port if kind != "rest" else urlsplit(server.admin_url).port
     assert port is not None
-    ports = dummy.sockets[0].getsockname()[1], port
     times: tuple[list[float], list[float]] = ([], [])
     sent, took = [0, 0], [0.0, 0.0]
-    for turn in range(2 * TURNS):
-        ended, begun = asyncio.Event(), loop.time()
-        flood = Flood(kind, ports[turn % 2], turn << 32)
-        flooding = asyncio.ensure_future(flood.run(ended))
-        times[turn % 2].extend(await asyncio.to_thread(bird.goes_on, rounds // TURNS))
-        ended.set()
-        await flooding
-        sent[turn % 2] += flood.sent
-        took[turn % 2] += loop.time() - begun
-    dummy.close()
+    with dummy_listener() as dummy:
+        ports = dummy, port
+        for turn in range(2 * TURNS):
+            ended, begun = asyncio.Event(), loop.time()
+            flood = Flood(kind, ports[turn % 2], turn << 32)
+            flooding = asyncio.ensure_future(flood.run(ended))
+            times[turn % 2].extend(await asyncio.to_thread(bird.goes_on, rounds // TURNS))
+            ended.set()
+            await flooding
+            sent[turn % 2] += flood.sent
+            took[turn % 2] += loop.time() - begun
     return Notice(*times, sent[0] / took[0], sent[1] / took[1])
 
 

@@ -27,13 +27,13 @@ import aiohttp
 
 from tests.security.any_command import any_command
 from tests.security.attacked import Canary, Server, attacked, canary, quantile
+from tests.security.dummy import dummy_listener
 from tests.security.support import SECRET, TOPIC, admin_of, furnish, raw, token
 from velaray.admin.api import routes_by_module
 from velaray.events.ids_pb2 import MessageIdData
 from velaray.topology.auth import HANDLES_METHOD, SYSTEM_METHOD, TLS_METHOD, TUNNEL_METHOD
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Command, Message, entry_header
-from velaray.wire.commands import command as encoded
 from velaray.wire.connection import WireConnection
 from velaray.wire.messages import build_entry
 
@@ -549,16 +549,6 @@ async def flood(ports: Sequence[int], commands_per_s: int, ended: asyncio.Event,
     return sent
 
 
-class Dummy(asyncio.Protocol):
-    """A connection of a listener that accepts CONNECT, and reads all else without an answer."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Answer CONNECT at once: the client has sent it, or will."""
-        connected = pb.CommandConnected(server_version="dummy", protocol_version=20)
-        assert isinstance(transport, asyncio.Transport)
-        transport.write(encoded(connected))
-
-
 @dataclass(frozen=True, slots=True)
 class Notice:
     """What a neighbour notices: its times in seconds while the flood goes to a dummy listener, and
@@ -591,19 +581,18 @@ class Notice:
 async def notice(server: Server, bird: Canary, commands_per_s: int, rounds: int) -> Notice:
     """Flood a dummy listener and the cluster in turns, and time the canary."""
     loop = asyncio.get_running_loop()
-    dummy = await loop.create_server(Dummy, "127.0.0.1", 0)
-    port = dummy.sockets[0].getsockname()[1]
-    targets = ((port, port), (server.port, await host_port(server)))
     times: tuple[list[float], list[float]] = ([], [])
     sent, took = [0, 0], [0.0, 0.0]
-    for turn in range(2 * TURNS):
-        ended, begun = asyncio.Event(), loop.time()
-        flooding = asyncio.ensure_future(flood(targets[turn % 2], commands_per_s, ended, turn // 2))
-        times[turn % 2].extend(await asyncio.to_thread(bird.goes_on, rounds // TURNS))
-        ended.set()
-        sent[turn % 2] += await flooding
-        took[turn % 2] += loop.time() - begun
-    dummy.close()
+    with dummy_listener() as port:
+        targets = ((port, port), (server.port, await host_port(server)))
+        for turn in range(2 * TURNS):
+            ended, begun = asyncio.Event(), loop.time()
+            flooding = flood(targets[turn % 2], commands_per_s, ended, turn // 2)
+            flooded = asyncio.ensure_future(flooding)
+            times[turn % 2].extend(await asyncio.to_thread(bird.goes_on, rounds // TURNS))
+            ended.set()
+            sent[turn % 2] += await flooded
+            took[turn % 2] += loop.time() - begun
     return Notice(*times, sent[0] / took[0], sent[1] / took[1])
 
 
