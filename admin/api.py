@@ -122,7 +122,7 @@ def admin_app(actor_system: ActorSystem) -> web.Application:
     checks = [take_turns, answer_errors, check_token, refuse_foreign_callers, refuse_unsupported]
     app = web.Application(middlewares=checks, client_max_size=MAX_BODY)
     app[ACTOR_SYSTEM] = actor_system
-    app[TURNS] = Turns()
+    app[TURNS] = Turns(actor_system.store.write_in_work)
     app[QUOTA_LOCK] = asyncio.Lock()
     app[SCRAPE_LOCK] = asyncio.Lock()
     app[LOOP_LAG] = LoopLag()

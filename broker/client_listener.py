@@ -68,7 +68,7 @@ class ClientListener:
 
     def add_partition(self, partition: HostedPartition) -> None:
         """Serve a partition, in place of an earlier activation."""
-        self._check_rights(partition.actor_system)
+        self._use(partition.actor_system)
         name = partition.key.topic_name
         self._partitions[name] = partition
         self._topics.setdefault(name.topic, {})[name] = None
@@ -86,7 +86,7 @@ class ClientListener:
 
     def add_coordinator(self, coordinator: Coordinator) -> None:
         """Serve a coordinator, in place of an earlier activation."""
-        self._check_rights(coordinator.actor_system)
+        self._use(coordinator.actor_system)
         self._coordinators[coordinator.number] = coordinator
 
     def remove_coordinator(self, coordinator: Coordinator) -> None:
@@ -94,9 +94,8 @@ class ClientListener:
         if self._coordinators.get(coordinator.number) is coordinator:
             del self._coordinators[coordinator.number]
 
-    # -- rights --------------------------------------------------------------------
-
-    def _check_rights(self, actor_system: ActorSystem) -> None:
+    def _use(self, actor_system: ActorSystem) -> None:
+        self.guard.turns.write_in_work = actor_system.store.write_in_work
         if self.grants is not None:
             self.grants.ask_by(actor_system)
             self.grants.on_change = self._revocation.changed

@@ -21,6 +21,7 @@ off when it is closed; after a crash they stay.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from collections.abc import Iterator, Sequence
@@ -30,7 +31,7 @@ from itertools import islice
 from pathlib import Path
 from secrets import randbelow
 from time import monotonic, time_ns
-from typing import Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 from zlib import crc32
 
 from velaray.journal.ahead import BLOCK, ZEROS, Ahead
@@ -446,6 +447,11 @@ class FileStore:
     def _writer_of(self, journal: str) -> Worker:
         """The worker that executes all writes of a journal, one after the other."""
         return self._writers[self._number_of_writer(journal)]
+
+    def write_in_work(self) -> asyncio.Future[Any] | None:
+        """The newest write of a thread; see `LedgerStore`."""
+        found = (writer.job_in_work() for writer in self._writers)
+        return next((each for each in found if each is not None), None)
 
     def _tidy(self, number: int, idle_s: float | None = None) -> bool:
         """Close the files of a worker's ledgers that are idle for ``idle_s`` (default: `IDLE_S`)

@@ -350,6 +350,9 @@ class MemoryStore:
         self.disk.numbers.append(owner)
         return self._number_base + len(self.disk.numbers)
 
+    def write_in_work(self) -> None:
+        """None: there is no thread; see `LedgerStore`."""
+
     async def numbers_taken(self) -> int:
         """The number of claims; see `LedgerStore`."""
         return len(self.disk.numbers)

@@ -9,9 +9,10 @@ formats; a store sees bytes.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from velaray.journal.encryption.keys import LedgerKeys
 
@@ -103,6 +104,11 @@ class LedgerStore(Protocol):
 
     def location(self, journal: str, ledger_id: int | None = None) -> str:
         """The location of a ledger (or the journal), for people: a path or an address."""
+        ...
+
+    def write_in_work(self) -> asyncio.Future[Any] | None:
+        """A write that a thread does for the running loop and that hasn't ended, if there is one.
+        The thread needs Python's lock for it."""
         ...
 
     async def read_manifest(self, journal: str) -> StoredManifest | None:

@@ -83,6 +83,7 @@ class Worker:
         self._bell = -1
         self._thread: Thread | None = None
         self._ended = False
+        self._newest: asyncio.Future[Any] | None = None
 
     def run(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Start ``call``; the future has its result or what it raised.
@@ -95,7 +96,15 @@ class Worker:
         if self._thread is None:
             self._start(job.loop)
         self._jobs.put(job)
+        self._newest = job.future
         return job.future
+
+    def job_in_work(self) -> asyncio.Future[Any] | None:
+        """The newest call, if it is one of the running loop and hasn't ended."""
+        newest = self._newest
+        if newest is None or newest.done() or newest.get_loop() is not asyncio.get_running_loop():
+            return None
+        return newest
 
     async def end(self) -> None:
         """End the thread after the calls that were started, and return when it has answered

@@ -4,7 +4,8 @@ An iteration of the loop serves all sockets that have bytes. Without a bound, a 
 requests on each of some connections would be one iteration of seconds, during which no message of
 another client moves. So an iteration does a bounded amount of such work, and the connections that
 have more of it wait in a queue. Groups of connections, such as all of one address, take turns, and
-so do the connections of a group. Published messages don't wait.
+so do the connections of a group. Published messages don't wait, and while their journal is written,
+requests that wait give way to the thread that writes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from contextvars import Context, copy_context
+from typing import Any
 
 ITERATION = 240
 """The work that an iteration of the loop does, in units of about 4 µs."""
@@ -38,14 +40,21 @@ CREATION = 180
 BYTES_PER_UNIT = 8192
 """The bytes that are sent with the work of one unit."""
 
+GIVE_WAY_S = 0.001
+"""The longest pause after an iteration for a write that a thread does. Without it the thread waits
+up to 5 ms for Python's lock, several times for each write."""
+
 
 _Waiting = tuple[Context, Callable[[], None]]
+WriteInWork = Callable[[], asyncio.Future[Any] | None]
+"""Returns a write that a thread does for this loop, if there is one."""
 
 
 class Turns:
     """The turns of one listener, which has one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, write_in_work: WriteInWork = lambda: None) -> None:
+        self.write_in_work = write_in_work
         self.left = ITERATION
         """The work that may still be done in this iteration: at or below 0, none."""
         self._groups: OrderedDict[Hashable, deque[_Waiting]] = OrderedDict()
@@ -116,7 +125,21 @@ class Turns:
                     groups[group] = waiting
                 context.run(resume)
         finally:
-            if groups or self.left < ITERATION:
+            if groups and (write := self.write_in_work()) is not None:
+                self._give_way(write)
+            elif groups or self.left < ITERATION:
                 self._count()
             else:
                 self._counting = False
+
+    def _give_way(self, write: asyncio.Future[Any]) -> None:
+        """Begin the next iteration when the write has ended, or after `GIVE_WAY_S`."""
+
+        def go_on(_ended: object = None) -> None:
+            if not timer.cancelled():  # the first call
+                timer.cancel()
+                write.remove_done_callback(go_on)
+                self._next()
+
+        timer = asyncio.get_running_loop().call_later(GIVE_WAY_S, go_on)
+        write.add_done_callback(go_on)

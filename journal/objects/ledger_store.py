@@ -316,6 +316,9 @@ class ObjectLedgerStore:
         """A number of this process's block; see `LedgerStore`."""
         return await self._numbers.claim()
 
+    def write_in_work(self) -> None:
+        """None: writes are requests to the object store; see `LedgerStore`."""
+
     async def numbers_taken(self) -> int:
         """The end of the newest block; see `LedgerStore`."""
         return await self._numbers.taken()

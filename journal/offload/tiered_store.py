@@ -7,7 +7,8 @@ So opening a journal makes no request to the archive.
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+from typing import Any, Final
 
 from velaray.journal.encryption.keys import LedgerKeys
 from velaray.journal.errors import NotStored
@@ -114,6 +115,10 @@ class TieredStore:
     def location(self, journal: str, ledger_id: int | None = None) -> str:
         """The local place; see `LedgerStore`."""
         return self.local.location(journal, ledger_id)
+
+    def write_in_work(self) -> asyncio.Future[Any] | None:
+        """A write of the local tier; see `LedgerStore`."""
+        return self.local.write_in_work()
 
     async def read_manifest(self, journal: str) -> StoredManifest | None:
         """See `LedgerStore`."""

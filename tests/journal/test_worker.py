@@ -61,6 +61,25 @@ def test_a_cancelled_call_is_executed_and_delays_no_caller(worker):
     assert done == ["cancelled"]
 
 
+def test_the_newest_call_is_in_work_until_its_answer_and_for_its_loop_only(worker):
+    async def main():
+        assert worker.job_in_work() is None
+        goes_on = threading.Event()
+        first = worker.run(goes_on.wait)
+        newest = worker.run(int)
+        assert worker.job_in_work() is newest
+        assert await asyncio.to_thread(asyncio.run, of_another_loop()) is None
+        goes_on.set()
+        assert await first
+        await newest
+        assert worker.job_in_work() is None
+
+    async def of_another_loop():
+        return worker.job_in_work()
+
+    asyncio.run(main())
+
+
 def test_every_event_loop_is_answered_even_after_the_first_has_ended(worker):
     async def main():
         return await worker.run(lambda: "answer")

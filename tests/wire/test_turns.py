@@ -7,7 +7,7 @@ from contextvars import ContextVar, copy_context
 
 import pytest
 
-from velaray.wire.turns import BURST, ITERATION, REQUEST, Turns
+from velaray.wire.turns import BURST, GIVE_WAY_S, ITERATION, REQUEST, Turns
 
 
 class Asker:
@@ -163,5 +163,38 @@ def test_a_turn_is_in_the_context_of_the_one_that_waits() -> None:
             copy_context().run(wait, name)
         await turns.take("a", 1)
         assert found == ["first", "second"]
+
+    asyncio.run(run())
+
+
+def test_requests_that_wait_give_way_to_a_write() -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        write: asyncio.Future[bool] = loop.create_future()
+        turns = pressed()
+        turns.write_in_work = lambda: None if write.done() else write
+        asker = Asker(turns, "a", 100)
+        asker.handle()
+        begun_s = loop.time()
+        for _ in range(100):
+            await asyncio.sleep(0)
+            if loop.time() < begun_s + GIVE_WAY_S / 2:
+                assert asker.left >= 95
+        write.set_result(True)
+        await _iterate(asker)
+
+    asyncio.run(run())
+
+
+def test_requests_wait_for_a_slow_write_for_a_moment_only() -> None:
+    async def run() -> None:
+        write: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        turns = pressed()
+        turns.write_in_work = lambda: write
+        asker = Asker(turns, "a", 20)
+        asker.handle()
+        async with asyncio.timeout(60):
+            while asker.left:
+                await asyncio.sleep(GIVE_WAY_S)
 
     asyncio.run(run())

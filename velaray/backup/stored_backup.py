@@ -113,6 +113,9 @@ class BackupStore:
         names = sorted({*self.listing.journals, *self.listing.records})
         return [name for name in names if not under or f"{name}/".startswith(f"{under}/")]
 
+    def write_in_work(self) -> None:
+        """None: nothing is written; see `LedgerStore`."""
+
     async def numbers_taken(self) -> int:
         """The numbers that were taken at the time of the backup; see `LedgerStore`."""
         return self.listing.numbers
