@@ -266,9 +266,17 @@ class Journal:
     async def read_segment(self, place: StoredSegment) -> bytes:
         """The bytes of a segment of a checkpoint.
 
-        Raises `CorruptJournal` if they are damaged or gone, and what reading raises. If the
-        segment wasn't stored elsewhere meanwhile, the journal must be recovered anew.
+        Raises `CorruptJournal` if they are damaged or gone, `Fenced` instead if there is a newer
+        owner, which removes old ledgers; and what reading raises. If the segment wasn't stored
+        elsewhere meanwhile, the journal must be recovered anew.
         """
+        try:
+            return await self._read_segment(place)
+        except CorruptJournal:
+            await self.confirm()
+            raise
+
+    async def _read_segment(self, place: StoredSegment) -> bytes:
         if len(self._decryptors) > 2 * MAX_REFERRED:
             self._decryptors.clear()
         return await read_segment(self._store, self.key, place, self._decryptors)
@@ -604,12 +612,17 @@ class Journal:
     async def _with_copies(self, segments: Mapping[str, Segment]) -> Mapping[str, Segment]:
         """The segments, with those in old or removed ledgers as bytes."""
         near = {info.ledger_id for info in self.ledgers[-MAX_REFERRED:]} - self._leaving
-        return {
-            name: segment
-            if isinstance(segment, bytes) or segment.ledger_id in near
-            else await self.read_segment(segment)
-            for name, segment in segments.items()
-        }
+        try:
+            return {
+                name: segment
+                if isinstance(segment, bytes) or segment.ledger_id in near
+                else await self._read_segment(segment)
+                for name, segment in segments.items()
+            }
+        except CorruptJournal as error:
+            if await self._store.holds(self.key, self._version):
+                raise
+            raise Fenced(self.key, self.epoch) from error
 
     async def drop_from_manifest(self, ledger_ids: Collection[int]) -> None:
         """Remove these sealed ledgers from the manifest: they are no longer part of the journal.

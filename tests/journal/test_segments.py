@@ -8,7 +8,7 @@ from tests.journal.testing import KEY, MemoryBackend, on_disks, on_loop, open_jo
 from velaray.events.segments import Segment
 from velaray.journal import journal as module
 from velaray.journal.checkpoint import read_segment
-from velaray.journal.errors import CorruptJournal, NotStored, StorageFull, SyncFailed
+from velaray.journal.errors import CorruptJournal, Fenced, NotStored, StorageFull, SyncFailed
 from velaray.journal.journal import Journal
 from velaray.journal.memory import Step, TornWrite
 from velaray.journal.replay import checkpoint_of, verify
@@ -168,6 +168,33 @@ async def test_reading_a_lost_segment_raises(backend):
     await backend.store().delete_ledger(KEY, journal.stored["part/2"].ledger_id)
     with pytest.raises(CorruptJournal, match="segment 'part/2' is gone"):
         await journal.read_segment(journal.stored["part/2"])
+
+
+@on_disks
+@on_loop
+async def test_a_segment_that_a_newer_owner_removed_is_not_damage(backend):
+    journal = await begun(backend)
+    place = journal.stored["part/2"]
+    newer = await open_journal(backend.store())
+    await newer.start(STATE, b"digest")
+    await backend.store().delete_ledger(KEY, place.ledger_id)
+    with pytest.raises(Fenced):
+        await journal.read_segment(place)
+    with pytest.raises(Fenced):
+        await write(journal, b"event")
+
+
+@on_disks
+@on_loop
+async def test_a_former_owner_that_copies_a_removed_segment_is_fenced(backend, monkeypatch):
+    monkeypatch.setattr(module, "MAX_REFERRED", 1)
+    journal = await begun(backend)
+    await journal.roll(changed(journal, p1=b"one"), b"digest")
+    newer = await open_journal(backend.store())
+    await newer.start(STATE, b"digest")
+    await backend.store().delete_ledger(KEY, journal.stored["part/2"].ledger_id)
+    with pytest.raises(Fenced):
+        await journal.roll(journal.stored, b"digest")
 
 
 @on_disks
