@@ -18,6 +18,7 @@ from threading import Thread
 from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Generic, TypeVar, cast
+from weakref import ReferenceType, ref
 
 from velaray.journal.errors import Misuse
 
@@ -83,7 +84,8 @@ class Worker:
         self._bell = -1
         self._thread: Thread | None = None
         self._ended = False
-        self._newest: asyncio.Future[Any] | None = None
+        self._newest: ReferenceType[asyncio.Future[Any]] | None = None
+        """Weak: a future has its result, which may be large."""
 
     def run(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Start ``call``; the future has its result or what it raised.
@@ -96,12 +98,12 @@ class Worker:
         if self._thread is None:
             self._start(job.loop)
         self._jobs.put(job)
-        self._newest = job.future
+        self._newest = ref(job.future)
         return job.future
 
     def job_in_work(self) -> asyncio.Future[Any] | None:
         """The newest call, if it is one of the running loop and hasn't ended."""
-        newest = self._newest
+        newest = None if self._newest is None else self._newest()
         if newest is None or newest.done() or newest.get_loop() is not asyncio.get_running_loop():
             return None
         return newest

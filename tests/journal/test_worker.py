@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from weakref import ref
 
 import pytest
 
@@ -74,10 +75,19 @@ def test_the_newest_call_is_in_work_until_its_answer_and_for_its_loop_only(worke
         await newest
         assert worker.job_in_work() is None
 
+    async def results_are_not_kept():
+        result = await worker.run(set)
+        kept = ref(result)
+        del result
+        async with asyncio.timeout(60):
+            while kept() is not None:  # until the thread has dropped it, too
+                await asyncio.sleep(0)
+
     async def of_another_loop():
         return worker.job_in_work()
 
     asyncio.run(main())
+    asyncio.run(results_are_not_kept())
 
 
 def test_every_event_loop_is_answered_even_after_the_first_has_ended(worker):
