@@ -14,6 +14,8 @@ Place = tuple[str, str, str, str]
 _100B, _1KIB, _64KIB = SIZES.values()
 _MIB = 1 << 20
 NOT_MEASURED = "not measured: "
+FEWEST_ROUNDS = 3
+"""With fewer, an interval spans orders of magnitude and says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,8 @@ def _judged(goal: Goal, row: Row, base: Row | None) -> Verdict | None:
     if len(others) == len(row.values) > 1 and min(*row.values, *others) > 0:
         pairs = zip(row.values, others, strict=True)
         ratio = Interval.of([goal.factor * value / other for value, other in pairs])
+        if len(others) < FEWEST_ROUNDS:
+            return Verdict(goal.text, ratio.mean, goal.limit, goal.at_least)
         return Verdict(goal.text, ratio.mean, goal.limit, goal.at_least, ratio.low, ratio.high)
     median = base.median if base is not None else 1.0
     if not median:

@@ -66,6 +66,15 @@ def test_a_ratio_of_several_rounds_has_an_interval() -> None:
     assert "1.5 to 5.34" in tables.markdown(tables.goals([verdict]))
 
 
+def test_a_ratio_of_two_rounds_has_no_interval() -> None:
+    samples = Samples()
+    for mine, other in ((2.0, 1.0), (8.0, 1.0)):
+        samples.add("100 B", "velaray", "publish", "msg/s", mine)
+        samples.add("100 B", "pulsar", "publish", "msg/s", other)
+    (verdict,) = goals.judge([Result("throughput", {}, plan.REDIS, samples.rows())])
+    assert (verdict.measured, verdict.low, verdict.high) == (pytest.approx(4), None, None)
+
+
 def test_a_peer_that_lacks_a_round_is_compared_by_medians() -> None:
     samples = Samples()
     for value in (1.0, 2.0, 3.0):
