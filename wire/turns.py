@@ -4,8 +4,8 @@ An iteration of the loop serves all sockets that have bytes. Without a bound, a 
 requests on each of some connections would be one iteration of seconds, during which no message of
 another client moves. So an iteration does a bounded amount of such work, and the connections that
 have more of it wait in a queue. Groups of connections, such as all of one address, take turns, and
-so do the connections of a group. Published messages don't wait, and while their journal is written,
-requests that wait give way to the thread that writes.
+so do the connections of a group. Published messages don't wait. While a thread writes a journal,
+waiting requests pause.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CREATION = 180
 BYTES_PER_UNIT = 8192
 """The bytes that are sent with the work of one unit."""
 
-GIVE_WAY_S = 0.001
+PAUSE_S = 0.001
 """The longest pause after an iteration for a write that a thread does. Without it the thread waits
 up to 5 ms for Python's lock, several times for each write."""
 
@@ -126,14 +126,14 @@ class Turns:
                 context.run(resume)
         finally:
             if groups and (write := self.write_in_work()) is not None:
-                self._give_way(write)
+                self._pause(write)
             elif groups or self.left < ITERATION:
                 self._count()
             else:
                 self._counting = False
 
-    def _give_way(self, write: asyncio.Future[Any]) -> None:
-        """Begin the next iteration when the write has ended, or after `GIVE_WAY_S`."""
+    def _pause(self, write: asyncio.Future[Any]) -> None:
+        """Begin the next iteration when the write has ended, or after `PAUSE_S`."""
 
         def go_on(_ended: object = None) -> None:
             if not timer.cancelled():  # the first call
@@ -141,5 +141,5 @@ class Turns:
                 write.remove_done_callback(go_on)
                 self._next()
 
-        timer = asyncio.get_running_loop().call_later(GIVE_WAY_S, go_on)
+        timer = asyncio.get_running_loop().call_later(PAUSE_S, go_on)
         write.add_done_callback(go_on)

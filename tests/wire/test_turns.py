@@ -7,7 +7,7 @@ from contextvars import ContextVar, copy_context
 
 import pytest
 
-from velaray.wire.turns import BURST, GIVE_WAY_S, ITERATION, REQUEST, Turns
+from velaray.wire.turns import BURST, ITERATION, PAUSE_S, REQUEST, Turns
 
 
 class Asker:
@@ -167,7 +167,7 @@ def test_a_turn_is_in_the_context_of_the_one_that_waits() -> None:
     asyncio.run(run())
 
 
-def test_requests_that_wait_give_way_to_a_write() -> None:
+def test_waiting_requests_pause_during_a_write() -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
         write: asyncio.Future[bool] = loop.create_future()
@@ -178,7 +178,7 @@ def test_requests_that_wait_give_way_to_a_write() -> None:
         begun_s = loop.time()
         for _ in range(100):
             await asyncio.sleep(0)
-            if loop.time() < begun_s + GIVE_WAY_S / 2:
+            if loop.time() < begun_s + PAUSE_S / 2:
                 assert asker.left >= 95
         write.set_result(True)
         await _iterate(asker)
@@ -195,6 +195,6 @@ def test_requests_wait_for_a_slow_write_for_a_moment_only() -> None:
         asker.handle()
         async with asyncio.timeout(60):
             while asker.left:
-                await asyncio.sleep(GIVE_WAY_S)
+                await asyncio.sleep(PAUSE_S)
 
     asyncio.run(run())
