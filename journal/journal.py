@@ -620,6 +620,7 @@ class Journal:
                 for name, segment in segments.items()
             }
         except CorruptJournal as error:
+            # `confirm` doesn't look during a roll; here the manifest isn't being written yet.
             if await self._store.holds(self.key, self._version):
                 raise
             raise Fenced(self.key, self.epoch) from error

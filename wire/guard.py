@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from weakref import WeakSet
 
-from velaray.wire.turns import Turns, WriteInWork
+from velaray.wire.turns import Turns
 
 Reclaim = Callable[[bool], None]
 """Gives an owner's bytes back: without force only if they hold nothing. With force it gives up what
@@ -82,14 +82,14 @@ class ConnectionLimits:
 class ConnectionGuard:
     """Admits the connections of a listener, accounts for their buffers, and has their turns."""
 
-    def __init__(self, limits: ConnectionLimits, write_in_work: WriteInWork = lambda: None) -> None:
+    def __init__(self, limits: ConnectionLimits) -> None:
         self._limits = limits
         self._addresses: Counter[str] = Counter()
         self._connections = self._refused = 0
         self.role_refusals = self.memory_refusals = 0
         self.received = BufferAccount(limits.buffer_bytes)
         self.unsent = BufferAccount(limits.buffer_bytes)
-        self.turns = Turns(write_in_work)
+        self.turns = Turns()
         _GUARDS.add(self)
 
     def admit(self, address: str) -> bool:

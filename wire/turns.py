@@ -14,7 +14,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from contextvars import Context, copy_context
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 ITERATION = 240
 """The work that an iteration of the loop does, in units of about 4 µs."""
@@ -45,9 +45,35 @@ PAUSE_S = 0.001
 up to 5 ms for Python's lock, several times for each write."""
 
 
-_Waiting = tuple[Context, Callable[[], None]]
+T = TypeVar("T")
 WriteInWork = Callable[[], asyncio.Future[Any] | None]
 """Returns a write that a thread does for this loop, if there is one."""
+
+
+class GroupQueue(Generic[T]):
+    """A queue of items, whose groups take turns. It is true while it has items."""
+
+    def __init__(self) -> None:
+        self._groups: OrderedDict[Hashable, deque[T]] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def append(self, group: Hashable, item: T) -> None:
+        """Add an item behind those of its group."""
+        items = self._groups.get(group)
+        if items is None:
+            items = self._groups[group] = deque()
+        items.append(item)
+
+    def popleft(self) -> T:
+        """Remove the first item of the group whose turn it is. Raises `KeyError` if there is
+        none."""
+        group, items = self._groups.popitem(last=False)
+        item = items.popleft()
+        if items:
+            self._groups[group] = items
+        return item
 
 
 class Turns:
@@ -57,7 +83,7 @@ class Turns:
         self.write_in_work = write_in_work
         self.left = ITERATION
         """The work that may still be done in this iteration: at or below 0, none."""
-        self._groups: OrderedDict[Hashable, deque[_Waiting]] = OrderedDict()
+        self._waiting: GroupQueue[tuple[Context, Callable[[], None]]] = GroupQueue()
         self._counting = False
         self._burst = float(BURST)
         self._rested_s = 0.0
@@ -80,10 +106,7 @@ class Turns:
     def wait(self, group: Hashable, resume: Callable[[], None]) -> None:
         """Call ``resume`` once in the present context, in a later iteration, when it is the group's
         turn. It does work of about `TURN` units at most."""
-        waiting = self._groups.get(group)
-        if waiting is None:
-            waiting = self._groups[group] = deque()
-        waiting.append((copy_context(), resume))
+        self._waiting.append(group, (copy_context(), resume))
         if not self._counting:
             self._begin()
 
@@ -116,18 +139,15 @@ class Turns:
     def _next(self) -> None:
         """Begin an iteration."""
         self.left = min(self.left + ITERATION, ITERATION)
-        groups = self._groups
+        waiting = self._waiting
         try:
-            while groups and self.left > 0:
-                group, waiting = groups.popitem(last=False)
+            while waiting and self.left > 0:
                 context, resume = waiting.popleft()
-                if waiting:
-                    groups[group] = waiting
                 context.run(resume)
         finally:
-            if groups and (write := self.write_in_work()) is not None:
+            if waiting and (write := self.write_in_work()) is not None:
                 self._pause(write)
-            elif groups or self.left < ITERATION:
+            elif waiting or self.left < ITERATION:
                 self._count()
             else:
                 self._counting = False

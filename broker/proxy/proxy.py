@@ -66,9 +66,8 @@ class Proxy:
         self.actor_system = actor_system
         self.sessions: OpenConnections[ProxySession] = OpenConnections()
         self.tunnels: set[_Tunnel] = set()
-        self.guard = ConnectionGuard(
-            connection_limits(actor_system.config), actor_system.store.write_in_work
-        )
+        self.guard = ConnectionGuard(connection_limits(actor_system.config))
+        self.guard.turns.write_in_work = actor_system.store.write_in_work
         self.admission = Admission(actor_system.config, self.guard)
         self.others = RemoteLookup(outgoing_tls(actor_system.config))
         self.lists = TopicLists(self._ask_topics)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
 from velaray.broker.wire_errors import TooManyRequestsError
 from velaray.wire.connection import WireConnection
-from velaray.wire.turns import CREATION, Turns
+from velaray.wire.turns import CREATION, GroupQueue, Turns
 
 MAX_REQUESTS = 200
 """The requests of a connection to a proxy that may be in work, with those that wait for a place.
@@ -87,7 +86,7 @@ class Places:
 
     def __init__(self, places: int) -> None:
         self._free = places
-        self._waiting: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
+        self._waiting: GroupQueue[asyncio.Future[None]] = GroupQueue()
 
     @asynccontextmanager
     async def place(self, group: Hashable, within_s: float) -> AsyncIterator[None]:
@@ -103,7 +102,7 @@ class Places:
 
     async def _next(self, group: Hashable, within_s: float) -> None:
         came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(group, deque()).append(came)
+        self._waiting.append(group, came)
         try:
             async with asyncio.timeout(within_s):
                 await came
@@ -114,10 +113,7 @@ class Places:
 
     def _leave(self) -> None:
         while self._waiting:
-            group, waiting = self._waiting.popitem(last=False)
-            came = waiting.popleft()
-            if waiting:
-                self._waiting[group] = waiting
+            came = self._waiting.popleft()
             if not came.done():  # it may have been cancelled
                 came.set_result(None)
                 return
