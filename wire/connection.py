@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, cast, runtime_checkable
 
 from google.protobuf.message import Message as ProtobufMessage
@@ -38,8 +38,9 @@ _FLUSH_AT = 64 * 1024
 _LARGE = 4 * 1024
 """Buffers of at least this average size aren't joined: passing each to the system costs less than a
 copy."""
-_NEVER_LARGE = 1 << 40
-"""TLS encrypts what it gets in each call separately and sends it: buffers are always joined."""
+_TLS_PIECE = 128 * 1024
+"""The bytes that TLS gets in a call. It encrypts all of them before they are sent. More would not
+stay in the processor's cache until then."""
 _MOST_BUFFERS = 1024
 """The most buffers that the system accepts in one call."""
 _TURN = "turn"
@@ -67,6 +68,28 @@ def write_some(fd: int, buffers: Sequence[bytes | memoryview]) -> Sequence[bytes
             return (memoryview(buffer)[written:], *buffers[number + 1 :])
         written -= len(buffer)
     return ()
+
+
+def pieces(buffers: Iterable[bytes | memoryview], size: int) -> Iterator[memoryview]:
+    """The same bytes in pieces of ``size``; the last one has the rest. A piece is copied only if it
+    has bytes of several buffers."""
+    begun: list[memoryview] = []
+    room = size
+    for buffer in buffers:
+        view = memoryview(buffer)
+        while len(view) >= room:
+            yield _joined([*begun, view[:room]])
+            view, room = view[room:], size
+            begun.clear()
+        if len(view):
+            begun.append(view)
+            room -= len(view)
+    if begun:
+        yield _joined(begun)
+
+
+def _joined(views: list[memoryview]) -> memoryview:
+    return views[0] if len(views) == 1 else memoryview(b"".join(views))
 
 
 class ConnectionHandler(Protocol):
@@ -168,7 +191,7 @@ class WireConnection(asyncio.BufferedProtocol):
         self._loop: asyncio.AbstractEventLoop
         self._transport: asyncio.Transport
         self._fd = -1
-        self._large = _LARGE
+        self._tls = False
 
     def transport_info(self, name: str) -> Any:
         """What asyncio's transport says about itself, such as "peercert"; None: nothing."""
@@ -263,14 +286,12 @@ class WireConnection(asyncio.BufferedProtocol):
         pending = self._pending
         if pending and not self._transport.is_closing():
             self._flushed += self._pending_size
-            if self._large == _NEVER_LARGE:
-                # TLS encrypts one record of 16 KiB after the other: each cuts the rest, and only
-                # that of a view isn't a copy.
-                joined = pending[0] if len(pending) == 1 else b"".join(pending)
-                self._transport.write(memoryview(joined))
+            if self._tls:
+                for piece in pieces(pending, _TLS_PIECE):
+                    self._transport.write(piece)
             elif len(pending) == 1:
                 self._transport.write(pending[0])
-            elif self._pending_size < len(pending) * self._large:
+            elif self._pending_size < len(pending) * _LARGE:
                 self._transport.write(b"".join(pending))
             else:
                 self._write_large(pending)
@@ -449,8 +470,7 @@ class WireConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport.set_write_buffer_limits(high=self._high_water)
         self._fd = _plain_socket(transport)
-        if transport.get_extra_info("sslcontext") is not None:
-            self._large = _NEVER_LARGE
+        self._tls = transport.get_extra_info("sslcontext") is not None
         if self._guard is not None:
             self._turns = self._guard.turns
             self.group = address_of(transport)
