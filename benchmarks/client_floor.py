@@ -2,7 +2,8 @@
 
 Run as ``python -m benchmarks.client_floor [--rounds N] [--seconds S]``. The workload ``topics``
 runs against velaray and against a server that answers each message without keeping it. The client
-causes what publishing over 16 topics loses with the second one.
+causes what publishing over 16 topics loses with the second one. Both batch in one half of the
+measurements, and send each message as an entry of its own in the other.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from itertools import product
 from statistics import median
 from typing import Any, Self
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.contract import Peer
+from benchmarks.contract import UNBATCHED, Peer
 from benchmarks.loads import topics
 from benchmarks.machine import describe_machine
 from benchmarks.systems import official_client
@@ -31,6 +33,9 @@ from velaray.wire.errors import CorruptEntryError
 
 TOPICS = (1, 16)
 SIZE = 100
+WAYS = {"": "batched", UNBATCHED: "one an entry"}
+Measured = tuple[str, str, int]
+"""A server, a way to send, and the number of topics."""
 
 
 class AnsweringServer:
@@ -164,21 +169,20 @@ async def _answer() -> None:
     listener.close()
 
 
-def measure(rounds: int, seconds: float) -> dict[tuple[str, int], list[dict[str, float]]]:
-    """The values of each round by peer and number of topics."""
-    found: dict[tuple[str, int], list[dict[str, float]]] = {}
+def measure(rounds: int, seconds: float) -> dict[Measured, list[dict[str, float]]]:
+    """The values of each round."""
+    found: dict[Measured, list[dict[str, float]]] = {}
     with ExitStack() as stack:
         peers: dict[str, Peer] = {
             "velaray": stack.enter_context(VelarayCluster("always")),
             "answering server": stack.enter_context(AnsweringServer()),
         }
         for number in range(rounds + 1):
-            for name, peer in peers.items():
-                for count in TOPICS:
-                    values = topics.run(peer, "", SIZE, seconds, count)
-                    if number:  # the first round doesn't count
-                        plain = {measure: value for measure, (_, value) in values.items()}
-                        found.setdefault((name, count), []).append(plain)
+            for (name, peer), way, count in product(peers.items(), WAYS, TOPICS):
+                values = topics.run(peer, way, SIZE, seconds, count)
+                if number:  # the first round doesn't count
+                    plain = {measure: value for measure, (_, value) in values.items()}
+                    found.setdefault((name, way, count), []).append(plain)
     return found
 
 
@@ -194,12 +198,13 @@ def main() -> None:
         return
     found = measure(given.rounds, given.seconds)
     table = Table(title=f"publish, {SIZE} B, medians of {given.rounds} rounds")
-    for title in ("server", "topics", "msg/s", "server CPU, s/M", "client CPU, s/M"):
-        table.add_column(title, justify="left" if title == "server" else "right")
-    for (name, count), values in found.items():
+    for title in ("server", "sent", "topics", "msg/s", "server CPU, s/M", "client CPU, s/M"):
+        table.add_column(title, justify="left" if title in ("server", "sent") else "right")
+    for (name, way, count), values in found.items():
         middle = {each: median(value[each] for value in values) for each in values[0]}
         table.add_row(
             name,
+            WAYS[way],
             str(count),
             f"{middle['publish']:,.0f}",
             f"{middle['server CPU']:.2f}",
@@ -209,12 +214,13 @@ def main() -> None:
     for name, text in describe_machine().items():
         console.print(f"{name}: {text}")
     console.print(table)
-    for name in dict.fromkeys(name for name, _ in found):
+    for name, way in dict.fromkeys((name, way) for name, way, _ in found):
         one, many = (
-            [value["publish"] for value in found[name, count]] for count in (TOPICS[0], TOPICS[-1])
+            [value["publish"] for value in found[name, way, count]]
+            for count in (TOPICS[0], TOPICS[-1])
         )
         ratio = median(second / first for first, second in zip(one, many, strict=True))
-        console.print(f"{name}: {TOPICS[-1]} topics over one: {ratio:.2f}")
+        console.print(f"{name}, {WAYS[way]}: {TOPICS[-1]} topics over one: {ratio:.2f}")
 
 
 if __name__ == "__main__":
