@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable
 from contextvars import Context, copy_context
 from typing import Any, Generic, TypeVar
 
-ITERATION = 240
+ITERATION = 120
 """The work that an iteration of the loop does, in units of about 4 µs."""
 
 TURN = 60
