@@ -4,7 +4,8 @@ Both versions run at once, each with a cluster of its own, and take turns worklo
 order alternates. Clusters are started anew after some pairs: a process can be 10 % faster or slower
 than another one of the same code for as long as it lives. With ``--apart`` the versions take turns
 start by start instead, so that neither runs beside the idle processes of the other, and a pair is
-two clusters' geometric means. Each measure gets the geometric mean of the pairs' ratios (this tree
+two clusters' medians: on a virtual machine whose host takes back free memory, single values are two
+to four times the others. Each measure gets the geometric mean of the pairs' ratios (this tree
 over the other) and its 95 % confidence interval (Student's t of the ratios' logarithms).
 """
 
@@ -123,7 +124,7 @@ def compare(mine: Version, other: Version, pairs: int, cells: list[Cell]) -> Non
 
 
 def measure_apart(trees: list[tuple[Path, str, Found]], repeats: int, cells: list[Cell]) -> None:
-    """One cluster of each version after the other; adds the mean of ``repeats`` values of each.
+    """One cluster of each version after the other; adds the median of ``repeats`` values of each.
 
     A first value of each workload warms up and isn't counted.
     """
@@ -135,8 +136,7 @@ def measure_apart(trees: list[tuple[Path, str, Found]], repeats: int, cells: lis
                     os.sync()
                     version.run(cell, f"apart-{number}-{at}", counts=number > 0)
         for key, each in found.items():
-            mean = statistics.geometric_mean(each) if min(each) > 0 else 0.0
-            values.setdefault(key, []).append(mean)
+            values.setdefault(key, []).append(statistics.median(each))
 
 
 def show(mine: Found, other: Found, console: Console) -> None:
