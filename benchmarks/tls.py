@@ -22,7 +22,8 @@ import pulsar
 
 import velaray
 from tests.support.certificates import Authority
-from velaray.topology.ray_process import collect_garbage_rarely, keep_freed_memory
+from velaray.topology.ray_process import collect_garbage_rarely
+from velaray.wire.allocation import keep_freed_memory
 
 OFFICIAL, LISTS = "pulsar-client", "velaray, lists"
 PATIENCE_MS = 60_000

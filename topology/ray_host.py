@@ -50,7 +50,6 @@ from velaray.topology.ray_process import (
     BACKGROUND_NICENESS,
     allow_many_files,
     collect_garbage_rarely,
-    keep_freed_memory,
     name_process,
     resident_bytes,
 )
@@ -58,6 +57,7 @@ from velaray.topology.ray_system import RayActorSystem, first_answer, ray_errors
 from velaray.topology.rpc import reason_of
 from velaray.topology.sent_config import SentConfig, sent
 from velaray.topology.transient import TRANSIENT_OR_STORE
+from velaray.wire.allocation import keep_freed_memory
 from velaray.wire.guard import usage_of_process
 
 logger = logging.getLogger("velaray")

@@ -1,4 +1,4 @@
-"""The settings of a process that runs actors: logs, title, cycle collection and the allocator."""
+"""The settings of a process that runs actors: logs, title, cycle collection and limits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from velaray.topology.logs import configure_logs
 _GC_THRESHOLDS = (200_000, 20, 50)
 """The threshold of Python's cycle collector. Some 20,000 entries under way with several objects
 each must stay below it. A message leaves no cycle behind, a client's connection some 70 objects."""
-_KEPT_BLOCK = 16 << 20
 _MANY_FILES = 1 << 20
 BACKGROUND_NICENESS = 10
 """The niceness of work in the background, such as garbage collection: clients don't wait for it."""
@@ -41,16 +40,6 @@ def collect_garbage_rarely() -> None:
     """
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
-
-
-def keep_freed_memory() -> None:
-    """Make the C library keep freed memory for later allocations.
-
-    By default it returns the end of its heap to the system when more than twice the largest freed
-    block is free, initially 128 KiB. Then the memory of every dropped entry would be returned, and
-    that of every new one would be requested again, page by page.
-    """
-    bytes(_KEPT_BLOCK)  # zeroed by the system: its pages are never touched
 
 
 def allow_many_files() -> None:

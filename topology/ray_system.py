@@ -47,12 +47,12 @@ from velaray.topology.ray_nodes import actor_resources
 from velaray.topology.ray_process import (
     BACKGROUND_NICENESS,
     collect_garbage_rarely,
-    keep_freed_memory,
     name_process,
 )
 from velaray.topology.rpc import RemoteError, reason_of
 from velaray.topology.sent_config import SentConfig, sent
 from velaray.topology.stores import store_of
+from velaray.wire.allocation import keep_freed_memory
 
 logger = logging.getLogger("velaray")
 

@@ -115,11 +115,8 @@ def _started(found: Resolved) -> Cluster | LocalCluster:
     """Start the cluster on Ray, or in this process. Raises what their `from_settings` raises."""
     if found.settings.local:
         from velaray.local import LocalCluster
-        from velaray.topology.ray_process import (
-            allow_many_files,
-            collect_garbage_rarely,
-            keep_freed_memory,
-        )
+        from velaray.topology.ray_process import allow_many_files, collect_garbage_rarely
+        from velaray.wire.allocation import keep_freed_memory
 
         allow_many_files()
         keep_freed_memory()
