@@ -18,6 +18,7 @@ from velaray.client.patience import Patience
 from velaray.client.pool import ConnectionPool
 from velaray.client.topic_schemas import Schemas
 from velaray.events.ids import InvalidNameError, TopicName
+from velaray.wire.allocation import keep_freed_memory
 
 logger = logging.getLogger("velaray")
 
@@ -41,6 +42,7 @@ class Core:
     """Connections, lookups, ids and background tasks of one client."""
 
     def __init__(self, options: ClientOptions) -> None:
+        keep_freed_memory()
         self.options = options
         self.timeout = float(options.operation_timeout_seconds)
         self.attempt_timeout = self.timeout / ATTEMPTS_PER_OPERATION
