@@ -4,9 +4,9 @@ Both versions run at once, each with a cluster of its own, and take turns worklo
 order alternates. Clusters are started anew after some pairs: a process can be 10 % faster or slower
 than another one of the same code for as long as it lives. With ``--apart`` the versions take turns
 start by start instead, so that neither runs beside the idle processes of the other, and a pair is
-two clusters' medians: on a virtual machine whose host takes back free memory, single values are two
-to four times the others. Each measure gets the geometric mean of the pairs' ratios (this tree
-over the other) and its 95 % confidence interval (Student's t of the ratios' logarithms).
+two clusters' medians, since single values can be two to four times the others (see the README).
+Each measure gets the geometric mean of the pairs' ratios (this tree over the other) and its 95 %
+confidence interval (Student's t of the ratios' logarithms).
 """
 
 from __future__ import annotations
