@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from velaray.client.acks import AckTracker, PendingAck, PendingAcks, Where, words
 from velaray.client.connection import Connection
 from velaray.client.core import Core
 from velaray.client.exceptions import (
+    AlreadyClosed,
     InvalidMessage,
     NotConnected,
     TransactionConflict,
+    UnknownError,
     VelarayError,
     from_server,
 )
@@ -46,15 +49,24 @@ class Attachment(Protocol):
         """
 
 
-class _Turn:
+class _Call(NamedTuple):
+    """One call that acknowledges in a transaction."""
+
+    acks: Mapping[Where, Part]
+    recorded: asyncio.Future[None]
+
+
+class AcksInTransaction:
     """The acknowledgements made in one transaction during one turn of the event loop."""
 
-    told: asyncio.Task[None]
-
-    def __init__(self) -> None:
+    def __init__(self, txn: Transaction, moves: int) -> None:
+        """``moves`` is the number of seeks until now."""
+        self.txn = txn
+        self.moves = moves
         self.acks: dict[Where, Part] = {}
-        self.calls = self._entries = 0
-        self.refused = False
+        self.calls: list[_Call] = []
+        self._entries = 0
+        txn.hold()
 
     def takes(self, entries: int) -> bool:
         """Whether this many entries can join: the result is still one request.
@@ -63,12 +75,27 @@ class _Turn:
         """
         return self._entries + entries <= MAX_ACK_GROUP
 
-    def add(self, acks: Mapping[Where, Part], entries: int) -> None:
+    def add(self, call: _Call, entries: int) -> None:
         """Add one more call, with its entries."""
-        self.calls += 1
+        self.calls.append(call)
         self._entries += entries
-        for where, (size, bits) in acks.items():
+        for where, (size, bits) in call.acks.items():
             self.acks[where] = size, bits | self.acks.get(where, (size, 0))[1]
+
+    def end(self, error: VelarayError | None) -> None:
+        """Inform the callers, and the transaction."""
+        for call in self.calls:
+            if call.recorded.done():
+                continue  # its caller was cancelled
+            if error is None:
+                call.recorded.set_result(None)
+            else:
+                call.recorded.set_exception(error)
+        self.txn.release(error)
+
+
+Recorded = Callable[[AcksInTransaction, VelarayError | None], object]
+"""Is called when the service has recorded the acknowledgements, or with an error."""
 
 
 class Acknowledger:
@@ -82,7 +109,7 @@ class Acknowledger:
         self._moves = 0  # number of seeks that invalidated earlier acknowledgements
         self._timer: asyncio.TimerHandle | None = None
         self._receipt: asyncio.Task[None] | None = None
-        self._turns: dict[Transaction, _Turn] = {}
+        self._turns: dict[Transaction, AcksInTransaction] = {}
         # The messages acknowledged in each transaction, by entry, as bits; -1 is a whole entry.
         self._used: WeakKeyDictionary[Transaction, dict[Where, int]] = WeakKeyDictionary()
 
@@ -99,26 +126,59 @@ class Acknowledger:
         self.schedule()
         return whole
 
-    async def in_transaction(self, txn: Transaction, acks: Mapping[Where, Part]) -> None:
-        """Acknowledge in a transaction; returns when the service has recorded it.
+    def in_transaction(
+        self, txn: Transaction, acks: Mapping[Where, Part], recorded: Recorded
+    ) -> asyncio.Future[None]:
+        """Acknowledge in a transaction; the future is done when the service has recorded it.
 
-        Calls in one turn of the event loop share requests. Requests are repeated, also after
-        reconnects, for one operation timeout. Raises the service's refusal of what this call
-        acknowledges, `TransactionConflict` if the transaction has acknowledged part of it before,
-        or `Timeout` if the outcome is unknown.
+        Committing waits for it, even if the future is cancelled. Calls in one turn of the event
+        loop share requests, and one call of ``recorded``. Requests are repeated, also after
+        reconnects, for one operation timeout. The future has the service's refusal of what this
+        call acknowledges, `TransactionConflict` if the transaction has acknowledged part of it
+        before, or `Timeout` if the outcome is unknown.
         """
-        self._use(txn, acks)
+        call = _Call(acks, self._core.loop.create_future())
         entries = sum(
             1 if size else len(self.tracker.parts_of(at)) for at, (size, _) in acks.items()
         )
+        try:
+            self._use(txn, acks)
+        except TransactionConflict as error:
+            refused = AcksInTransaction(txn, self._moves)
+            refused.add(call, entries)
+            recorded(refused, error)
+            refused.end(error)
+            return call.recorded
         turn = self._turns.get(txn)
         if turn is None or not turn.takes(entries):
-            turn = self._turns[txn] = _Turn()
-            turn.told = self._core.spawn(self._tell_turn(txn, turn))
-        turn.add(acks, entries)
-        await asyncio.shield(turn.told)
-        if turn.refused:
-            await self._tell_all(txn, acks)
+            turn = self._turns[txn] = AcksInTransaction(txn, self._moves)
+            self._tell(turn, recorded)
+        turn.add(call, entries)
+        return call.recorded
+
+    def _tell(self, turn: AcksInTransaction, recorded: Recorded) -> None:
+        telling = self._core.spawn(self._tell_turn(turn))
+        # A task that is cancelled before its first step doesn't run its own cleanup.
+        telling.add_done_callback(partial(self._told, turn, recorded))
+
+    def _told(
+        self, turn: AcksInTransaction, recorded: Recorded, telling: asyncio.Task[None]
+    ) -> None:
+        error: VelarayError | None = None
+        if telling.cancelled():
+            error = AlreadyClosed("the client is closed")
+        elif (failed := telling.exception()) is not None:
+            error = failed if isinstance(failed, VelarayError) else UnknownError(str(failed))
+        if isinstance(error, TransactionConflict) and len(turn.calls) > 1:
+            # None was accepted: find out which call is refused.
+            for call in turn.calls:
+                alone = AcksInTransaction(turn.txn, turn.moves)
+                alone.add(call, MAX_ACK_GROUP)
+                self._tell(alone, recorded)
+            turn.txn.release(None)
+            return
+        recorded(turn, error)
+        turn.end(error)
 
     def _use(self, txn: Transaction, acks: Mapping[Where, Part]) -> None:
         """Note what a transaction acknowledges. Raises `TransactionConflict` for a repetition.
@@ -137,37 +197,35 @@ class Acknowledger:
         for where, (size, bits) in acks.items():
             used[where] = used.get(where, 0) | (bits if size else -1)
 
-    async def _tell_turn(self, txn: Transaction, turn: _Turn) -> None:
+    async def _tell_turn(self, turn: AcksInTransaction) -> None:
         await asyncio.sleep(0)  # lets other acknowledgements of this turn join
-        if self._turns.get(txn) is turn:
-            del self._turns[txn]
-        try:
-            await self._tell_all(txn, turn.acks)
-        except TransactionConflict:
-            if turn.calls == 1:
-                raise
-            turn.refused = True  # none was accepted: find out which call is refused
-
-    async def _tell_all(self, txn: Transaction, acks: Mapping[Where, Part]) -> None:
+        if self._turns.get(turn.txn) is turn:
+            del self._turns[turn.txn]
         # Name all messages of a batch, even if that is the whole batch. The service then refuses a
         # message that another transaction or consumer acknowledged.
         entries = [
             PendingAck(entry, (1 << size) - 1 & ~bits if size else None, size)
-            for where, (size, bits) in acks.items()
+            for where, (size, bits) in turn.acks.items()
             for entry in (self.tracker.parts_of(where) if not size else (where,))
         ]
         for start in range(0, len(entries), MAX_ACK_GROUP):
             group = entries[start : start + MAX_ACK_GROUP]
-            await self._tell_in(txn, pb.CommandAck.Individual, group)
+            await self._tell_in(turn.txn, pb.CommandAck.Individual, group, turn.moves)
 
     async def until_in_transaction(self, txn: Transaction, message_id: MessageId) -> None:
-        """Acknowledge all messages up to ``message_id``; as `in_transaction`."""
+        """Acknowledge all messages up to ``message_id``; returns when the service has recorded it.
+
+        Raises the errors that the future of `in_transaction` has.
+        """
         where, size, bits = place_of(message_id)
         left = (1 << size) - 1 & ~(2 * bits - 1) or None if size else None
-        await self._tell_in(txn, pb.CommandAck.Cumulative, [PendingAck(where, left, size)])
+        acks = [PendingAck(where, left, size)]
+        await self._tell_in(txn, pb.CommandAck.Cumulative, acks, self._moves)
 
-    async def _tell_in(self, txn: Transaction, kind: Any, acks: list[PendingAck]) -> None:
-        attachment, moves = self._attachment, self._moves
+    async def _tell_in(
+        self, txn: Transaction, kind: Any, acks: list[PendingAck], moves: int
+    ) -> None:
+        attachment = self._attachment
         await txn.join_subscription(attachment.topic, self._subscription.name)
         command = pb.CommandAck(ack_type=kind)
         command.message_id.extend(map(_acked, acks))
@@ -200,6 +258,7 @@ class Acknowledger:
         """Note that a seek of this consumer invalidated earlier acknowledgements."""
         self.tracker.reset()
         self._used.clear()
+        self._turns.clear()
         self._moves += 1
 
     def schedule(self) -> None:

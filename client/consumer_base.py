@@ -220,21 +220,21 @@ class ConsumerBase:
         """Acknowledge one message in a transaction; returns when the service has recorded it."""
         part, message_id = self.located(message)
         where, size, bits = place_of(message_id)
-        await self.in_transaction(txn, part.acks.acknowledge_in(txn, {where: (size, bits)}))
+        txn.belongs_to(self.core)
+        txn.check_open()
+        await part.acks.acknowledge_in(txn, {where: (size, bits)})
 
     async def acknowledge_many_in(
         self, txn: Transaction, batch: ReceivedBatch | Iterable[Message[Any] | MessageId]
     ) -> None:
         """Acknowledge many messages in a transaction, with one request for each partition."""
         places = self._places(batch)
-
-        async def acknowledge_all() -> None:
-            work = [part.acks.acknowledge_in(txn, acks) for part, acks in places.items()]
-            for result in await asyncio.gather(*work, return_exceptions=True):
-                if result is not None:
-                    raise result
-
-        await self.in_transaction(txn, acknowledge_all())
+        txn.belongs_to(self.core)
+        txn.check_open()
+        recorded = [part.acks.acknowledge_in(txn, acks) for part, acks in places.items()]
+        for result in await asyncio.gather(*recorded, return_exceptions=True):
+            if result is not None:
+                raise result
 
     def _places(
         self, batch: ReceivedBatch | Iterable[Message[Any] | MessageId]

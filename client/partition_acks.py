@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 
-from velaray.client.acknowledging import Acknowledger, Part
+from velaray.client.acknowledging import Acknowledger, AcksInTransaction, Part
 from velaray.client.acks import Where, bits_at, indexes_of
 from velaray.client.exceptions import InvalidMessage, VelarayError
 from velaray.client.interceptors import ConsumerInterceptors
@@ -81,20 +82,20 @@ class PartitionAcks:
         if self._interceptors is not None:
             self._interceptors.acknowledged_cumulatively(message_id)
 
-    async def acknowledge_in(self, txn: Transaction, acks: Mapping[Where, Part]) -> None:
+    def acknowledge_in(self, txn: Transaction, acks: Mapping[Where, Part]) -> asyncio.Future[None]:
         """Acknowledge messages of these entries in a transaction: all of them, or none.
 
-        Returns when the service has recorded it. Raises the service's refusal, or `Timeout` if the
-        outcome is unknown.
+        The future is as that of `Acknowledger.in_transaction`.
         """
-        interceptors, moves = self._interceptors, self._sending.moves
-        try:
-            await self._sending.in_transaction(txn, acks)
-        except VelarayError as error:
+        return self._sending.in_transaction(txn, acks, self._recorded)
+
+    def _recorded(self, turn: AcksInTransaction, error: VelarayError | None) -> None:
+        interceptors, acks = self._interceptors, turn.acks
+        if error is not None:
             if interceptors is not None:
                 for message_id in self._ids(acks):
                     interceptors.failed(message_id, error)
-            raise
+            return
         if interceptors is not None:
             interceptors.acknowledged(self._ids(acks))
         tracker = self._sending.tracker
@@ -103,14 +104,14 @@ class PartitionAcks:
                 self._redelivery.finished(where)
 
         def ended(committed: bool) -> None:
-            if moves != self._sending.moves:
+            if turn.moves != self._sending.moves:
                 return  # a seek invalidated it
             for where, (size, bits) in acks.items():
                 if tracker.out_of_transaction(where, size, bits, committed):
                     self.finished(where)
             self._sending.schedule()
 
-        txn.when_ended(ended)
+        turn.txn.when_ended(ended)
 
     def _ids(self, acks: Mapping[Where, Part]) -> Iterator[MessageId]:
         for where, (size, bits) in acks.items():

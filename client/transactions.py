@@ -308,16 +308,17 @@ class Transaction:
         `InvalidTxnStatusError` if the transaction isn't open.
         """
         try:
-            self._begun()
+            self.check_open()
         except InvalidTxnStatusError:
             operation.close()
             raise
+        self.hold()
         task = self._core.loop.create_task(operation)
         task.add_done_callback(self._done)
         return await asyncio.shield(task)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
-        self._ended(asyncio.CancelledError() if task.cancelled() else task.exception())
+        self.release(asyncio.CancelledError() if task.cancelled() else task.exception())
 
     def send(
         self, part: Sender, message: OutgoingMessage, done: Done, urgent: bool = False
@@ -328,32 +329,45 @@ class Transaction:
         keep their order; an urgent one doesn't wait for its batch to fill. Raises
         `InvalidTxnStatusError` if the transaction isn't open.
         """
-        self._begun()
+        self.check_open()
+        self.hold()
         message.transaction = self._id
         self._senders.add(part)
-
-        def ended(error: VelarayError | None, message_id: MessageId | None) -> None:
-            self._ended(error)
-            done(error, message_id)
-
-        def go(error: VelarayError | None) -> None:
-            if error is not None:
-                ended(error, None)
-                return
-            part.send(message, ended)
-            if urgent or self._state != TransactionState.OPEN:
-                self._core.loop.call_soon(part.flush_batch)  # with everything sent until then
-
+        go = partial(self._send, part, message, partial(self._sent, done), urgent)
         joining = self._when_joined((part.topic, None), go)
         if not joining.over.done():
             part.awaits(joining.over)
 
-    def _begun(self) -> None:
+    def _send(
+        self,
+        part: Sender,
+        message: OutgoingMessage,
+        done: Done,
+        urgent: bool,
+        error: VelarayError | None,
+    ) -> None:
+        if error is not None:
+            done(error, None)
+            return
+        part.send(message, done)
+        if urgent or self._state != TransactionState.OPEN:
+            self._core.loop.call_soon(part.flush_batch)  # with everything sent until then
+
+    def _sent(self, done: Done, error: VelarayError | None, message_id: MessageId | None) -> None:
+        self.release(error)
+        done(error, message_id)
+
+    def check_open(self) -> None:
+        """Raise `InvalidTxnStatusError` if the transaction isn't open."""
         if self._state != TransactionState.OPEN:
             raise InvalidTxnStatusError(f"{self!r} takes nothing any more")
+
+    def hold(self) -> None:
+        """Begin an operation: committing waits until it is released."""
         self._under_way += 1
 
-    def _ended(self, error: BaseException | None) -> None:
+    def release(self, error: BaseException | None) -> None:
+        """End an operation. After an error a commit aborts the transaction."""
         self._under_way -= 1
         if self._failed is None:
             self._failed = error

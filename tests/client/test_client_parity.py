@@ -30,8 +30,8 @@ ONLY_ASYNCIO = {
     "Reader": {"start", "stop"},
     "TableView": {"start", "stop"},
     "Transaction": {
-        *("belongs_to", "check", "join_subscription", "join_topic", "lost", "run", "send"),
-        "when_ended",
+        *("belongs_to", "check", "check_open", "hold", "join_subscription", "join_topic", "lost"),
+        *("release", "run", "send", "when_ended"),
     },
     "CommitSequence": set(),
 }

@@ -200,9 +200,12 @@ def test_a_reader_cannot_acknowledge_in_a_transaction(client, topic):
     txn = client.transaction()
     part = next(iter(reader._base.topics.parts.values()))
     where = (message.message_id().ledger_id(), message.message_id().entry_id())
-    work = part.acks.acknowledge_in(txn.inner, {where: (0, 0)})
+
+    async def acknowledge() -> None:
+        await part.acks.acknowledge_in(txn.inner, {where: (0, 0)})
+
     with pytest.raises(velaray.NotAllowedError):
-        client._thread.run(txn.inner.run(work))
+        client._thread.run(acknowledge())
     with pytest.raises(velaray.TransactionHasOperationFailed):
         txn.commit()
     assert consumer.receive(WAIT).data() == b"x"
