@@ -98,7 +98,7 @@ class Transactor:
         async with asyncio.TaskGroup() as group:
             for message in messages:
                 group.create_task(producer.send(message.data(), txn=txn))
-                group.create_task(self._consumer.acknowledge(message, txn=txn))
+            group.create_task(self._consumer.acknowledge_many(messages, txn=txn))
 
     async def _copy_lists(self, producer: Producer, each: int, txn: Any) -> None:
         left = each
