@@ -35,6 +35,28 @@ from velaray.schemas import SchemaInfo
 from velaray.schemas.validation import UNSTORED
 
 
+class _Receipt:
+    """The receipt of one message, for the caller of ``send``.
+
+    One object for each message: more of them would take time in cycle collection.
+    """
+
+    __slots__ = ("_future", "_producer")
+
+    def __init__(self, producer: Producer[Any], future: asyncio.Future[MessageId]) -> None:
+        self._producer = producer
+        self._future = future
+
+    def __call__(self, error: VelarayError | None, message_id: MessageId | None) -> None:
+        self._producer._one_less()
+        if self._future.done():
+            return
+        if message_id is not None:
+            self._future.set_result(message_id)
+        elif error is not None:
+            self._future.set_exception(error)
+
+
 class Producer(AsyncClosing, Generic[T]):
     """Publishes to a topic. Made by `velaray.aio.Client.create_producer`.
 
@@ -162,16 +184,7 @@ class Producer(AsyncClosing, Generic[T]):
         )
         await self._make_room()
         receipt: asyncio.Future[MessageId] = self._core.loop.create_future()
-
-        def done(error: VelarayError | None, message_id: MessageId | None) -> None:
-            self._one_less()
-            if receipt.done():
-                return
-            if message_id is not None:
-                receipt.set_result(message_id)
-            elif error is not None:
-                receipt.set_exception(error)
-
+        done = _Receipt(self, receipt)
         self._in_flight += 1
         if txn is None:
             self.submit(message, done)

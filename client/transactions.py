@@ -225,6 +225,23 @@ class _Joining:
         self.waiting: list[Callable[[VelarayError | None], None]] = []
 
 
+class _Sent:
+    """Ends the operation of a message that was sent in a transaction, and calls its `Done`.
+
+    One object for each message: more of them would take time in cycle collection.
+    """
+
+    __slots__ = ("_done", "_txn")
+
+    def __init__(self, txn: Transaction, done: Done) -> None:
+        self._txn = txn
+        self._done = done
+
+    def __call__(self, error: VelarayError | None, message_id: MessageId | None) -> None:
+        self._txn.release(error)
+        self._done(error, message_id)
+
+
 class Transaction:
     """One transaction of a client.
 
@@ -333,7 +350,7 @@ class Transaction:
         self.hold()
         message.transaction = self._id
         self._senders.add(part)
-        go = partial(self._send, part, message, partial(self._sent, done), urgent)
+        go = partial(self._send, part, message, _Sent(self, done), urgent)
         joining = self._when_joined((part.topic, None), go)
         if not joining.over.done():
             part.awaits(joining.over)
@@ -352,10 +369,6 @@ class Transaction:
         part.send(message, done)
         if urgent or self._state != TransactionState.OPEN:
             self._core.loop.call_soon(part.flush_batch)  # with everything sent until then
-
-    def _sent(self, done: Done, error: VelarayError | None, message_id: MessageId | None) -> None:
-        self.release(error)
-        done(error, message_id)
 
     def check_open(self) -> None:
         """Raise `InvalidTxnStatusError` if the transaction isn't open."""
