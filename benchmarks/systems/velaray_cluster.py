@@ -57,8 +57,8 @@ class VelarayCluster:
             "MiB, one call outstanding; receive_many().values() and acknowledge_many()",
             ARROW: "the same with Arrow arrays: send_many(array), receive_many().as_arrow()",
             "transactions": "velaray.aio.Client: a Shared consumer, a task and a producer for each "
-            "transaction in flight; receive(), send() and acknowledge() per message; lists: "
-            "receive_many(), send_many(), acknowledge_many()",
+            "transaction in flight; receive() and send() per message, one acknowledge_many(); "
+            "lists: receive_many(), send_many(), acknowledge_many()",
             "version": version("velaray"),
         }
 

@@ -512,7 +512,7 @@ MUTANTS = {
     ),
     "commit-failed-transactions": Mutant(
         "a client commits although an operation of the transaction failed",
-        ((Transaction, "_ended", _commit_failed_transactions),),
+        ((Transaction, "release", _commit_failed_transactions),),
         100,
     ),
     "register-no-participants": Mutant(
