@@ -226,7 +226,7 @@ class _Joining:
 
 
 class _Sent:
-    """Ends the operation of a message that was sent in a transaction, and calls its `Done`.
+    """The operation of a message that is sent in a transaction; it ends with the receipt.
 
     One object for each message: more of them would take time in cycle collection.
     """
@@ -236,6 +236,18 @@ class _Sent:
     def __init__(self, txn: Transaction, done: Done) -> None:
         self._txn = txn
         self._done = done
+
+    def go(
+        self, part: Sender, message: OutgoingMessage, urgent: bool, error: VelarayError | None
+    ) -> None:
+        """Send the message, unless its topic can't be registered with the coordinator."""
+        if error is not None:
+            self(error, None)
+            return
+        part.send(message, self)
+        if urgent or self._txn.state != TransactionState.OPEN:
+            # With everything sent until then.
+            asyncio.get_running_loop().call_soon(part.flush_batch)
 
     def __call__(self, error: VelarayError | None, message_id: MessageId | None) -> None:
         self._txn.release(error)
@@ -350,25 +362,10 @@ class Transaction:
         self.hold()
         message.transaction = self._id
         self._senders.add(part)
-        go = partial(self._send, part, message, _Sent(self, done), urgent)
+        go = partial(_Sent(self, done).go, part, message, urgent)
         joining = self._when_joined((part.topic, None), go)
         if not joining.over.done():
             part.awaits(joining.over)
-
-    def _send(
-        self,
-        part: Sender,
-        message: OutgoingMessage,
-        done: Done,
-        urgent: bool,
-        error: VelarayError | None,
-    ) -> None:
-        if error is not None:
-            done(error, None)
-            return
-        part.send(message, done)
-        if urgent or self._state != TransactionState.OPEN:
-            self._core.loop.call_soon(part.flush_batch)  # with everything sent until then
 
     def check_open(self) -> None:
         """Raise `InvalidTxnStatusError` if the transaction isn't open."""
