@@ -34,7 +34,7 @@ from velaray.broker.garbage_collection import ledger_keeper
 from velaray.cluster import NODE_HEALTH, OBJECT_STORE_BYTES, Cluster
 from velaray.journal.files import JOURNALS
 from velaray.journal.journal import JournalSettings
-from velaray.topology import actor_system
+from velaray.topology import stores
 from velaray.topology.placement import HOST_PREFIX
 from velaray.topology.ray_connection import start_ray, stop_ray
 
@@ -138,7 +138,7 @@ def _small_ledgers() -> Iterator[None]:
 def shrink() -> None:
     """Have every journal of this process roll over soon, and keep little."""
     small = partial(JournalSettings, roll_records=ROLL_RECORDS)
-    actor_system.JournalSettings = small  # type: ignore[attr-defined,misc]
+    stores.JournalSettings = small  # type: ignore[attr-defined,misc]
     ledger_keeper.ROLL_BYTES = HISTORY_BYTES
     journaled_actor.HISTORY_BYTES = HISTORY_BYTES  # type: ignore[attr-defined]
 

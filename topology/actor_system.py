@@ -19,7 +19,6 @@ from velaray.actors.machine import Reason
 from velaray.events.backoff import Backoff, RandomSource
 from velaray.events.ids import ActorKey
 from velaray.journal.encryption.keyring import Keyring
-from velaray.journal.journal import JournalSettings
 from velaray.journal.store import LedgerStore
 from velaray.topology.config import ClusterConfig
 from velaray.topology.host import ActorHost
@@ -36,6 +35,7 @@ from velaray.topology.rpc import (
 )
 from velaray.topology.rpc_local import connect_here
 from velaray.topology.rpc_server import RpcListener, RpcServer
+from velaray.topology.stores import journal_settings_of
 from velaray.topology.tls import actors_tls
 
 SURVEYS = ("metrics", "replication", "stats", "upkeep")
@@ -172,7 +172,7 @@ class ActorSystem(abc.ABC):
     def __init__(self, config: ClusterConfig, store: LedgerStore) -> None:
         self.config = config
         self.store = store
-        self.journal_settings = JournalSettings()
+        self.journal_settings = journal_settings_of(config)
         self.random: RandomSource = Random()
         self.host_control: HostControl | None = None
         """The hosts, if actors share processes that can be told apart."""

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from velaray.journal.encryption.keys import LedgerKeys
 from velaray.journal.files import FileStore
-from velaray.journal.objects.host_log import HostLogSettings
+from velaray.journal.journal import JournalSettings
+from velaray.journal.objects.host_log import LARGEST_COMMIT, HostLogSettings
 from velaray.journal.objects.ledger_store import ObjectLedgerStore
 from velaray.journal.objects.remote_objects import open_objects
 from velaray.journal.objects.sealing import AskOwner
@@ -40,6 +41,17 @@ def store_of(
             keys=keys,
         )
     return _tiered(FileStore(config.data_dir, config.number_base, writers, keys))
+
+
+def journal_settings_of(config: ClusterConfig) -> JournalSettings:
+    """The limits of the cluster's journals.
+
+    A journal commits one frame after the other. In an object store a full frame is as large as an
+    object that is sent at once, so a busy journal doesn't wait for the interval with each.
+    """
+    if is_object_store(config.data_dir):
+        return JournalSettings(frame_bytes=LARGEST_COMMIT)
+    return JournalSettings()
 
 
 def _tiered(local: FileStore) -> LedgerStore:

@@ -7,11 +7,17 @@ from itertools import pairwise
 
 import pytest
 
-from tests.actors.test_runtime import Host, eventually, on_a_loop, recovered
-from tests.actors.toy import Add, Look
+from tests.actors.test_runtime import KEY, Host, eventually, on_a_loop, recovered
+from tests.actors.toy import Add, Look, Toy
 from velaray.actors.machine import Reason, Refusal
+from velaray.actors.runtime import Runtime
 from velaray.journal.errors import StorageFull, SyncFailed
 from velaray.journal.memory import MemoryDisk, Step
+from velaray.journal.objects.host_log import HOSTS, LARGEST_COMMIT, HostLogSettings
+from velaray.journal.objects.ledger_store import ObjectLedgerStore
+from velaray.journal.objects.memory_objects import MemoryBucket, MemoryObjects
+from velaray.topology.config import ClusterConfig
+from velaray.topology.stores import journal_settings_of
 
 NAMES = [f"name {number:02}" for number in range(12)]
 
@@ -148,3 +154,22 @@ async def test_closing_writes_and_releases_every_frame() -> None:
     await closing
     assert host.released == list(range(1, 14))
     assert (await recovered(disk)).names == ["first", *NAMES]
+
+
+@on_a_loop
+async def test_a_busy_journal_in_an_object_store_does_not_wait_for_the_interval_with_each_frame():
+    """A full frame is as large as an object that is sent at once."""
+    bucket, host = MemoryBucket(), Host()
+    log = HostLogSettings(commit_interval_s=0)
+    store = ObjectLedgerStore(MemoryObjects(bucket), settings=log)
+    settings = journal_settings_of(ClusterConfig("s3://bucket/prefix", "1", b""))
+    host.runtime = await Runtime.recover(Toy(), store, KEY, lambda: 77, settings, host.fatal.append)
+    before = set(bucket.objects)
+    host.submit(*(Add(f"{number} {'x' * (256 << 10)}") for number in range(64)))
+    await host.until(64)
+    new = (name for name in bucket.objects.keys() - before if name.startswith(HOSTS))
+    sizes = [len(bucket.objects[name].data) for name in sorted(new)]
+    assert len(sizes) == 4
+    assert min(sizes) >= LARGEST_COMMIT
+    await host.runtime.close()
+    await store.close()
