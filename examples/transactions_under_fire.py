@@ -52,6 +52,8 @@ PARTITIONS = {FLIGHTS: 4, CARRIERS: 2, DELAYS: 2}
 SUBSCRIPTION = "split"
 WORKERS = 3
 BATCH = 50
+BATCH_IN_STORE = 250
+"""A transaction takes about half a second if journals are in an object store."""
 TRANSACTION_TIMEOUT_S = 10.0
 KINDS = ("coordinator", "partition", "subscription", "worker")
 LATE_MINUTES = 15
@@ -256,7 +258,11 @@ def process(
 ) -> bool:
     """Publish, process and kill; True if it all came to its end, with enough kills."""
     transform = Transform(
-        split, FLIGHTS, SUBSCRIPTION, batch_size=BATCH, transaction_timeout=TRANSACTION_TIMEOUT_S
+        split,
+        FLIGHTS,
+        SUBSCRIPTION,
+        batch_size=BATCH if options.store is None else BATCH_IN_STORE,
+        transaction_timeout=TRANSACTION_TIMEOUT_S,
     )
     watcher = Watcher(cluster.admin_url, figures)
     publisher = threading.Thread(
