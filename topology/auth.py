@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import hmac
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from velaray.topology.config import AuthSettings, OidcSettings
+from velaray.topology.key_files import KeyFileError
 from velaray.topology.oidc import KeySet, is_issued_by, key_set
 from velaray.topology.tls_settings import ACTORS_NAME
 from velaray.topology.token_keys import verified_claims
+
+logger = logging.getLogger("velaray")
 
 TLS_METHOD = "tls"
 """Pulsar's method of authentication by the certificate of a TLS connection."""
@@ -103,6 +107,12 @@ def _of_token(settings: AuthSettings, token: str) -> Identity:
         ) from error
     except jwt.InvalidTokenError as error:
         raise AuthenticationFailed(f"invalid token: {error}") from error
+    except (KeyFileError, OSError) as error:
+        # The text is shown to clients, and the name of the file is not for them.
+        logger.error("no token can be checked on this node: %s", error)
+        raise AuthenticationFailed(
+            "this node can't read the keys of tokens; its log names the file"
+        ) from error
     return _identity(claims, "sub", Method.TOKEN)
 
 

@@ -68,6 +68,18 @@ def test_white_space_around_a_token_does_not_count() -> None:
         _role(AuthSettings(secret=SECRET), " \n")
 
 
+def test_a_node_without_the_keys_refuses_tokens_and_logs_the_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An `OSError` would close the connection without an answer, and asyncio doesn't log it."""
+    token = jwt.encode({"sub": "alice"}, SECRET, algorithm="HS256")
+    path = str(tmp_path / "missing.key")
+    with pytest.raises(AuthenticationFailed, match="can't read the keys") as refused:
+        _role(AuthSettings(secret_path=path), token)
+    assert path not in str(refused.value)
+    assert path in caplog.text
+
+
 def test_a_public_key() -> None:
     private, public = _pair()
     token = jwt.encode({"sub": "alice"}, private, algorithm="RS256")
