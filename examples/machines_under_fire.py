@@ -82,12 +82,15 @@ class Site:
         }
         self.token = jwt.encode({"sub": "admin"}, self._secret, algorithm="HS256")
         self.machines: dict[str, Machine] = {}
+        self._key = ""
         self.head = ""
 
     def add(self, name: str, number: int) -> None:
         """A new machine, with an empty disk. ``number`` is the last part of its address."""
         address = f"{NETWORK.rpartition('.')[0]}.{number}"
-        self.machines[name] = Machine(name, address, self._logs, self._environment)
+        machine = Machine(name, address, self._logs, self._environment)
+        self._key = machine.put("token.key", self._secret)  # at the same place on each of them
+        self.machines[name] = machine
 
     def start(self, head: str) -> None:
         """Start Ray on all machines and velaray over them, with nothing but the store."""
@@ -97,8 +100,7 @@ class Site:
         with ThreadPoolExecutor() as pool:
             list(pool.map(self._start_ray, others))
         machine = self.machines[head]
-        key = machine.put("token.key", self._secret)
-        where = ("--store", self._store, "--host", NETWORK, "--token-secret", key)
+        where = ("--store", self._store, "--host", NETWORK, "--token-secret", self._key)
         ray = ("--ray-address", f"{machine.address}:{RAY_PORT}")
         hosts = ("--placement", "shared", "--hosts", str(HOSTS))
         machine.run_until("velaray", "velaray is running", *VELARAY, *where, *ray, *hosts)
