@@ -53,6 +53,7 @@ class _Call(NamedTuple):
     """One call that acknowledges in a transaction."""
 
     acks: Mapping[Where, Part]
+    entries: int
     recorded: asyncio.Future[None]
 
 
@@ -75,10 +76,10 @@ class AcksInTransaction:
         """
         return self._entries + entries <= MAX_ACK_GROUP
 
-    def add(self, call: _Call, entries: int) -> None:
-        """Add one more call, with its entries."""
+    def add(self, call: _Call) -> None:
+        """Add one more call."""
         self.calls.append(call)
-        self._entries += entries
+        self._entries += call.entries
         for where, (size, bits) in call.acks.items():
             self.acks[where] = size, bits | self.acks.get(where, (size, 0))[1]
 
@@ -137,23 +138,23 @@ class Acknowledger:
         call acknowledges, `TransactionConflict` if the transaction has acknowledged part of it
         before, or `Timeout` if the outcome is unknown.
         """
-        call = _Call(acks, self._core.loop.create_future())
         entries = sum(
             1 if size else len(self.tracker.parts_of(at)) for at, (size, _) in acks.items()
         )
+        call = _Call(acks, entries, self._core.loop.create_future())
         try:
             self._use(txn, acks)
         except TransactionConflict as error:
             refused = AcksInTransaction(txn, self._moves)
-            refused.add(call, entries)
-            recorded(refused, error)
+            refused.add(call)
             refused.end(error)
+            recorded(refused, error)
             return call.recorded
         turn = self._turns.get(txn)
         if turn is None or not turn.takes(entries):
             turn = self._turns[txn] = AcksInTransaction(txn, self._moves)
             self._tell(turn, recorded)
-        turn.add(call, entries)
+        turn.add(call)
         return call.recorded
 
     def _tell(self, turn: AcksInTransaction, recorded: Recorded) -> None:
@@ -173,12 +174,12 @@ class Acknowledger:
             # None was accepted: find out which call is refused.
             for call in turn.calls:
                 alone = AcksInTransaction(turn.txn, turn.moves)
-                alone.add(call, MAX_ACK_GROUP)
+                alone.add(call)
                 self._tell(alone, recorded)
             turn.txn.release(None)
             return
+        turn.end(error)  # first: whatever happens next, nobody waits for ever
         recorded(turn, error)
-        turn.end(error)
 
     def _use(self, txn: Transaction, acks: Mapping[Where, Part]) -> None:
         """Note what a transaction acknowledges. Raises `TransactionConflict` for a repetition.
