@@ -489,7 +489,11 @@ class WireConnection(asyncio.BufferedProtocol):
         """Bytes came."""
         self._heard = self._loop.time()
         self._parser.buffer_updated(nbytes)
-        self._handle_frames()
+        try:
+            self._handle_frames()
+        except OSError as error:
+            # asyncio takes an OSError for the socket's, and closes the connection without logging.
+            raise RuntimeError(f"handling what {self.peer} sent failed: {error}") from error
 
     def eof_received(self) -> None:
         """The peer has closed its side: send it the unsent bytes, then close the connection."""

@@ -389,6 +389,28 @@ def test_a_failing_handler_closes_only_its_own_connection() -> None:
     run(scenario())
 
 
+def test_an_os_error_of_a_handler_is_logged() -> None:
+    """asyncio is silent about an OSError, which it takes for the socket's."""
+
+    async def scenario() -> None:
+        logged: list = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda loop, context: logged.append(context["exception"]))
+        async with Server() as server:
+            _, writer, recorder = await server.connect()
+
+            def fail(connection, command) -> None:
+                raise FileNotFoundError("no such key")
+
+            recorder.on_command = fail
+            writer.write(SEND)
+            error = await closed(recorder)
+        assert "no such key" in str(error)
+        assert logged == [error]
+
+    run(scenario())
+
+
 def test_a_half_closed_peer_gets_its_answers_and_then_the_end() -> None:
     async def scenario() -> None:
         async with Server() as server:
