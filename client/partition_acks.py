@@ -98,6 +98,8 @@ class PartitionAcks:
             return
         if interceptors is not None:
             interceptors.acknowledged(self._ids(acks))
+        if turn.moves != self._sending.moves:
+            return  # a seek invalidated it: the same messages are delivered again
         tracker = self._sending.tracker
         for where, (size, bits) in acks.items():
             if tracker.in_transaction(where, size, bits):

@@ -7,6 +7,7 @@ import pytest
 import velaray
 from tests.client.scripted import ScriptedServer
 from tests.client.test_protocol import WAIT, client_of, deliver, entry_of, permits, run, until
+from tests.client.test_switching import coordinators
 from velaray.wire import pulsar_pb2 as pb
 
 
@@ -125,5 +126,36 @@ def test_a_message_of_another_consumer_is_delivered_after_others_seek_back() -> 
             await until(lambda: permits(server).count(1000) == 3)
             deliver(server.connections[0], 0, entry_of(b"a"))
             assert (await consumer.receive(WAIT)).data() == b"a"
+
+    run(work())
+
+
+def test_a_message_is_redelivered_after_a_seek_undid_its_acknowledgement_in_a_transaction() -> None:
+    """The acknowledgement is of the delivery before the seek. It leaves the new one alone."""
+
+    def joined(server, connection, command, entry):
+        return pb.CommandAddSubscriptionToTxnResponse(request_id=command.request_id)
+
+    async def work():
+        async with (
+            ScriptedServer(Seek=move, AddSubscriptionToTxn=joined, **coordinators()) as server,
+            client_of(server) as client,
+        ):
+            consumer = await client.subscribe("t", "s", negative_ack_redelivery_delay_ms=1000)
+            deliver(server.connections[0], 0, entry_of(b"a"))
+            first = await consumer.receive(WAIT)
+            txn = await client.new_transaction()
+            acknowledged = asyncio.create_task(consumer.acknowledge(first, txn=txn))
+            await until(lambda: acks(server) == [[0]])
+            await consumer.seek(velaray.MessageId.earliest)
+            deliver(server.connections[0], 0, entry_of(b"a"))
+            again = await consumer.receive(WAIT)
+            await consumer.negative_acknowledge(again)
+            late = next(known for known in server.seen if isinstance(known, pb.CommandAck))
+            answer = confirm(server, server.connections[0], late, None)
+            answer.error, answer.message = pb.ConsumerNotFound, "closed by the seek"
+            server.connections[0].send(answer)
+            await acknowledged
+            await until(lambda: server.count("RedeliverUnacknowledgedMessages") == 1)
 
     run(work())
