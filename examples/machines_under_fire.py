@@ -234,24 +234,31 @@ def losing(run: Run, site: Site, what: str, names: Sequence[str]) -> Iterator[No
     run.tell(f"  all partitions serve again: [cyan]{loss}[/]")
 
 
-def fire(run: Run, site: Site, calm_s: float) -> None:
-    """Lose every machine, one after the other, then all of them."""
-    calm = threading.Event()
-    calm.wait(calm_s)
+def lose_one(run: Run, site: Site) -> None:
+    """Lose a machine; a new one joins."""
     with losing(run, site, "machine c is killed", ["c"]):
         site.lose("c")
     replace(run, site, "c2", 3)
-    calm.wait(calm_s)
+
+
+def lose_one_cut_off(run: Run, site: Site) -> None:
+    """Lose a machine whose connections don't end; a new one joins."""
     with losing(run, site, "machine b is cut off and killed", ["b"]):
         site.lose("b", cut_off=True)
     replace(run, site, "b2", 2)
-    calm.wait(calm_s)
+
+
+def lose_head(run: Run, site: Site) -> None:
+    """Lose the machine with Ray's head; the cluster starts again on the others."""
     with losing(run, site, "machine a, with Ray's head, is killed", ["a"]):
         site.lose("a")
         run.tell("  Ray ends without its head: the cluster starts again on machines b2 and c2")
         site.start_again("b2")
         run.tell("  it has started")
-    calm.wait(calm_s)
+
+
+def lose_all(run: Run, site: Site) -> None:
+    """Lose all machines; the cluster starts on a new one."""
     with losing(run, site, "all machines are killed", ["b2", "c2"]):
         for name in ("b2", "c2"):
             site.lose(name)
@@ -259,6 +266,17 @@ def fire(run: Run, site: Site, calm_s: float) -> None:
         site.add("d", 1)
         site.start("d")
         run.tell("  it has started")
+
+
+LOSSES = (lose_one, lose_one_cut_off, lose_head, lose_all)
+
+
+def fire(run: Run, site: Site, calm_s: float, losses: int) -> None:
+    """Lose every machine, one after the other, then all of them; or the first ``losses`` only."""
+    calm = threading.Event()
+    for lose in LOSSES[:losses]:
+        calm.wait(calm_s)
+        lose(run, site)
     calm.wait(calm_s)
 
 
@@ -338,7 +356,7 @@ def under_load(run: Run, site: Site, options: argparse.Namespace) -> None:
     load = run.load
     load.start(list(islice(flights(), FLIGHTS)), options.per_second, options.longest_delay)
     with Live(console=console, get_renderable=run.display, refresh_per_second=4):
-        fire(run, site, options.seconds)
+        fire(run, site, options.seconds, options.losses)
         run.demand(load.finish_publishing(PATIENCE_S), "not every message has its receipt")
         load.release()
         run.demand(wait_for(load.is_drained, PATIENCE_S), "not everything was acknowledged")
@@ -380,6 +398,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--per-second", type=float, default=200.0, help="messages published")
     parser.add_argument("--seconds", type=float, default=10.0, help="between losses")
+    numbers = range(1, len(LOSSES) + 1)
+    parser.add_argument("--losses", type=int, default=len(LOSSES), choices=numbers, help="of four")
     parser.add_argument("--longest-delay", type=float, default=20.0, help="of a delayed message")
     parser.add_argument("--keep", type=Path, help="keep the store and logs in this folder")
     parser.add_argument(INSIDE, action="store_true", help=argparse.SUPPRESS)
