@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from benchmarks.steady_memory import share_in_large_blocks
+
 _PACKAGES = (
     *("velaray", "ray", "pulsar-client", "redis", "hiredis", "nats-py", "pika", "aio-pika"),
     *("confluent-kafka", "pyarrow", "protobuf", "uvloop"),
@@ -24,7 +26,7 @@ _GUEST = 9
 
 
 def describe_machine() -> dict[str, str]:
-    """Date, processor, memory, kernel, file system of the journals, versions, load.
+    """Date, processor, memory and how it is free, kernel, file system, versions, load.
 
     Takes `IDLE_OVER_S`, to see whether anything else runs.
     """
@@ -32,7 +34,7 @@ def describe_machine() -> dict[str, str]:
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "command": "python -m benchmarks " + " ".join(sys.argv[1:]),
         "processor": f"{os.cpu_count()} x {_first('/proc/cpuinfo', 'model name')}",
-        "memory": f"{int(_first('/proc/meminfo', 'MemTotal').split()[0]) / (1 << 20):.0f} GiB",
+        "memory": _memory(),
         "kernel": platform.release(),
         "journals on": f"{_file_system(tempfile.gettempdir())} (the directory for temporary files)",
         "python": platform.python_version(),
@@ -73,6 +75,12 @@ def _first(path: str, label: str) -> str:
         if name.strip() == label:
             return value.strip()
     return "unknown"
+
+
+def _memory() -> str:
+    size = int(_first("/proc/meminfo", "MemTotal").split()[0]) / (1 << 20)
+    large = share_in_large_blocks()
+    return f"{size:.0f} GiB ({large:.0%} of what is free in blocks of 2 MiB or more)"
 
 
 def _version(package: str) -> str:
