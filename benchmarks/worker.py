@@ -83,6 +83,12 @@ class Remote:
         return found
 
     @property
+    def pid(self) -> int:
+        """The process of the peer's client; the server's are below it."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
     def alive(self) -> bool:
         """Whether it can run more workloads."""
         return self._process.is_alive()
