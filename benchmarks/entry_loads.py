@@ -119,9 +119,11 @@ class RawConnection(asyncio.Protocol):
         self._transport.close()
 
 
-async def connect_raw(url: str, topic: str) -> RawConnection:
-    """A connection to the partition of the topic."""
+async def connect_raw(url: str, topic: str, token: str = "") -> RawConnection:
+    """A connection to the partition of the topic; with a token if it isn't empty."""
     connect = pb.CommandConnect(client_version="raw", protocol_version=20)
+    if token:
+        connect.auth_method_name, connect.auth_data = "token", token.encode()
     loop = asyncio.get_running_loop()
     at = urlsplit(url)
     _, proxy = await loop.create_connection(RawConnection, at.hostname, at.port)
@@ -245,8 +247,10 @@ def acknowledgements(ledger: int, first: int, end: int) -> list[bytes]:
     return found
 
 
-async def _publish(url: str, entries: int, measuring: Measuring) -> None:
-    publisher = await Publisher.open(await connect_raw(url, "publish"), "publish")
+async def _publish(
+    url: str, entries: int, measuring: Measuring, topic: str = "publish", token: str = ""
+) -> None:
+    publisher = await Publisher.open(await connect_raw(url, topic, token), topic)
     await publisher.publish(publisher.encode(WARM_UP))
     encoded = publisher.encode(entries)
     with measuring():
@@ -293,19 +297,27 @@ def _on_cluster(
     load: Callable[[str, int, Measuring], Awaitable[None]],
 ) -> Callable[[int, Measuring], None]:
     def run(entries: int, measuring: Measuring) -> None:
-        from tests.support.local_cluster import LocalCluster  # its import takes two seconds
+        # Its import takes two seconds.
+        from tests.support.local_cluster import LocalCluster
 
-        class Patient(LocalCluster):
-            def run(self, work: Any, timeout: float = PATIENCE_S) -> Any:
-                return super().run(work, timeout)
-
-        async def on_loop() -> None:
-            await load(cluster.service_url, entries, measuring)
-
-        with tempfile.TemporaryDirectory() as folder, Patient(Path(folder), hosts=1) as cluster:
-            cluster.run(on_loop())
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            LocalCluster(Path(folder), hosts=1) as cluster,
+        ):
+            cluster.run(load(cluster.service_url, entries, measuring), PATIENCE_S)
 
     return run
+
+
+def _publish_authorised(entries: int, measuring: Measuring) -> None:
+    """A role that may produce to this topic only, in a cluster with authorisation."""
+    from tests.security.support import TOPIC, admin_of, guarded, token
+
+    role = "publisher"
+    with tempfile.TemporaryDirectory() as folder, guarded(Path(folder), hosts=1) as cluster:
+        admin_of(cluster, "root").permissions.grant(TOPIC, role, ["produce"])
+        work = _publish(cluster.service_url, entries, measuring, TOPIC, token(role))
+        cluster.run(work, PATIENCE_S)
 
 
 def _dispatch(
@@ -325,6 +337,7 @@ def _dispatch(
 
 LOADS: dict[str, Callable[[int, Measuring], None]] = {
     "publish": _on_cluster(_publish),
+    "publish-authorised": _publish_authorised,
     "drain": _on_cluster(_drain),
     "fan-out": _on_cluster(_fan_out),
     "topics": _on_cluster(_topics),
