@@ -116,8 +116,8 @@ def show(console: Console, name: str, samples: Samples, ticks: tuple[int, int]) 
     cpu_s = sum(ticks) / os.sysconf("SC_CLK_TCK")
     kernel = ticks[1] / max(sum(ticks), 1)
     held_s = samples.total / SAMPLES_PER_S
-    title = f"{name}: {cpu_s:.1f} s of CPU, {kernel:.0%} in the kernel; {held_s:.1f} s with the lock"
-    table = Table("function", "samples", title=title)
+    where = f"{kernel:.0%} in the kernel; {held_s:.1f} s with the lock"
+    table = Table("function", "samples", title=f"{name}: {cpu_s:.1f} s of CPU, {where}")
     for function, count in samples.own.most_common(SHOWN):
         table.add_row(function, f"{count / samples.total:.0%}")
     console.print(table)
