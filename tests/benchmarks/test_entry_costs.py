@@ -17,6 +17,7 @@ def test_a_load_names_the_functions_that_it_spends_time_in(load: str) -> None:
     dispatching = "broker/subscription/dispatcher.py::on_notice"
     expected = {
         "publish": publishing,
+        "publish-authorised": publishing,
         "drain": "broker/partition/session/acknowledgements.py::on_ack",
         "fan-out": publishing,
         "topics": "actors/partition/machine.py::_publish",
