@@ -2,9 +2,9 @@
 
 CELL is a workload as tables call it, such as ``"throughput 100 B own client"``. py-spy samples the
 client's process and the server's while the workload runs once more after a warm-up. Each busy
-process gets a table: what share of its CPU the kernel takes, how often some thread held Python's
-lock (GIL), and the functions that held it. Work outside of the lock, such as checksums of large
-buffers, system calls and the C++ client, isn't in the samples.
+process gets a table: what share of its CPU the kernel takes, and the functions that held Python's
+lock (GIL). Work outside of the lock, such as checksums of large buffers, system calls and the C++
+client, isn't in the samples.
 """
 
 from __future__ import annotations
@@ -115,9 +115,8 @@ def show(console: Console, name: str, samples: Samples, ticks: tuple[int, int]) 
     """Print the table of one process."""
     cpu_s = sum(ticks) / os.sysconf("SC_CLK_TCK")
     kernel = ticks[1] / max(sum(ticks), 1)
-    held_s = samples.total / SAMPLES_PER_S
-    where = f"{kernel:.0%} in the kernel; {held_s:.1f} s with the lock"
-    table = Table("function", "samples", title=f"{name}: {cpu_s:.1f} s of CPU, {where}")
+    title = f"{name}: {cpu_s:.1f} s of CPU, {kernel:.0%} in the kernel"
+    table = Table("function", "samples with the lock", title=title)
     for function, count in samples.own.most_common(SHOWN):
         table.add_row(function, f"{count / samples.total:.0%}")
     console.print(table)

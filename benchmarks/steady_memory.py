@@ -4,7 +4,7 @@ COMMAND``.
 The host of a virtual machine with free page reporting takes back each free block of 2 MiB or more.
 The next write to one of its pages costs several times as much as otherwise, so the CPU time of
 workloads that allocate memory varies by a factor of two. This program takes nearly all memory and
-gives it back but for one page of each MiB. The rest is free for the command, in blocks that are
+gives back all but one page of each MiB. The rest is free for the command, in blocks that are
 too small to be reported.
 """
 
