@@ -85,7 +85,7 @@ def sample(cell: plan.Cell) -> tuple[dict[int, Samples], dict[int, tuple[int, in
     remote = Remote(cell.peer, LOGS / f"profile-{cell.peer}.log")
     try:
         remote.settings()
-        remote.run(cell.load, plan.WITHIN_S, topic="warm", way=cell.way, **cell.arguments)
+        _run(remote, cell, "warm")
         client = remote.pid
         pids = descendants(client)
         before = {pid: cpu_ticks(pid) for pid in pids}
@@ -96,12 +96,12 @@ def sample(cell: plan.Cell) -> tuple[dict[int, Samples], dict[int, tuple[int, in
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
                 assert process.stdout is not None
                 process.stdout.readline()  # it samples when it has said so
-                remote.run(
-                    cell.load, plan.WITHIN_S, topic="measured", way=cell.way, **cell.arguments
-                )
+                _run(remote, cell, "measured")
                 process.send_signal(signal.SIGINT)
                 process.communicate()
             raw = out.read()
+            if not raw:
+                raise SystemExit("py-spy has no samples: it needs the right to trace processes")
         ticks = {}
         for pid, (user, kernel) in before.items():
             now = cpu_ticks(pid)
@@ -109,6 +109,11 @@ def sample(cell: plan.Cell) -> tuple[dict[int, Samples], dict[int, tuple[int, in
     finally:
         remote.close()
     return read(raw), ticks, client
+
+
+def _run(remote: Remote, cell: plan.Cell, topic: str) -> None:
+    where = {} if cell.load == "topics" else {"topic": topic}
+    remote.run(cell.load, plan.WITHIN_S, way=cell.way, **where, **cell.arguments)
 
 
 def show(console: Console, name: str, samples: Samples, ticks: tuple[int, int]) -> None:

@@ -19,7 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 BLOCK_BYTES = 1 << 20
-"""One page of each such block is kept. Half of what is reported, in case blocks aren't aligned."""
+"""One page of each such block is kept: two of each reported one, since physical pages may be in
+another order."""
 LEFT_BYTES = 2 << 30
 """Memory that is never taken, for what else the machine does."""
 REPORTED_ORDER = 9

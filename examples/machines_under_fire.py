@@ -399,7 +399,9 @@ def main() -> int:
     parser.add_argument("--per-second", type=float, default=200.0, help="messages published")
     parser.add_argument("--seconds", type=float, default=10.0, help="between losses")
     numbers = range(1, len(LOSSES) + 1)
-    parser.add_argument("--losses", type=int, default=len(LOSSES), choices=numbers, help="of four")
+    parser.add_argument(
+        "--losses", type=int, default=len(LOSSES), choices=numbers, help="how many of four"
+    )
     parser.add_argument("--longest-delay", type=float, default=20.0, help="of a delayed message")
     parser.add_argument("--keep", type=Path, help="keep the store and logs in this folder")
     parser.add_argument(INSIDE, action="store_true", help=argparse.SUPPRESS)
