@@ -10,7 +10,6 @@ client, isn't in the samples.
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import signal
 import subprocess
@@ -24,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import plan
-from benchmarks.processes import descendants
+from benchmarks.processes import TICKS_PER_S, cpu_ticks, descendants
 from benchmarks.versions import LOGS, title
 from benchmarks.worker import Remote
 
@@ -67,15 +66,6 @@ def _function(frame: str) -> str:
     return f"{'/'.join(path.split('/')[-2:])} {name}".strip()
 
 
-def cpu_ticks(pid: int) -> tuple[int, int]:
-    """Ticks in user mode and in the kernel; none if the process has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except FileNotFoundError:
-        return 0, 0
-    return int(fields[11]), int(fields[12])
-
-
 def sample(cell: plan.Cell) -> tuple[dict[int, Samples], dict[int, tuple[int, int]], int]:
     """Run the workload; return samples and ticks of each process, and the client's process."""
     spy = shutil.which("py-spy", path=str(Path(sys.executable).parent))
@@ -87,8 +77,7 @@ def sample(cell: plan.Cell) -> tuple[dict[int, Samples], dict[int, tuple[int, in
         remote.settings()
         _run(remote, cell, "warm")
         client = remote.pid
-        pids = descendants(client)
-        before = {pid: cpu_ticks(pid) for pid in pids}
+        before = {pid: cpu_ticks(pid) for pid in descendants(client)}
         with tempfile.NamedTemporaryFile("r", suffix=".raw") as out:
             command = [spy, "record", "--pid", str(client), "--subprocesses", "--gil"]
             command += ["--rate", str(SAMPLES_PER_S), "--duration", "unlimited"]
@@ -103,22 +92,21 @@ def sample(cell: plan.Cell) -> tuple[dict[int, Samples], dict[int, tuple[int, in
             if not raw:
                 raise SystemExit("py-spy has no samples: it needs the right to trace processes")
         ticks = {}
-        for pid, (user, kernel) in before.items():
-            now = cpu_ticks(pid)
-            ticks[pid] = now[0] - user, now[1] - kernel
+        for pid in before.keys() & set(descendants(client)):
+            (user, kernel), (user_before, kernel_before) = cpu_ticks(pid), before[pid]
+            ticks[pid] = user - user_before, kernel - kernel_before
     finally:
         remote.close()
     return read(raw), ticks, client
 
 
 def _run(remote: Remote, cell: plan.Cell, topic: str) -> None:
-    where = {} if cell.load == "topics" else {"topic": topic}
-    remote.run(cell.load, plan.WITHIN_S, way=cell.way, **where, **cell.arguments)
+    remote.run(cell.load, plan.WITHIN_S, way=cell.way, **cell.arguments_on(topic))
 
 
 def show(console: Console, name: str, samples: Samples, ticks: tuple[int, int]) -> None:
     """Print the table of one process."""
-    cpu_s = sum(ticks) / os.sysconf("SC_CLK_TCK")
+    cpu_s = sum(ticks) / TICKS_PER_S
     kernel = ticks[1] / max(sum(ticks), 1)
     title = f"{name}: {cpu_s:.1f} s of CPU, {kernel:.0%} in the kernel"
     table = Table("function", "samples with the lock", title=title)

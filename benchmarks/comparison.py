@@ -115,13 +115,10 @@ def _measure(
     if not remote.alive:
         return
     topic = re.sub(r"[^\w-]+", "-", f"{cell.load}-{number}-{cell.case}-{cell.way}")
-    arguments = dict(cell.arguments)
-    if cell.load != "topics":
-        arguments["topic"] = topic
     os.sync()  # what others wrote without syncing it is not for this one to wait for
     began = time.monotonic()
     try:
-        values = remote.run(cell.load, plan.WITHIN_S, way=cell.way, **arguments)
+        values = remote.run(cell.load, plan.WITHIN_S, way=cell.way, **cell.arguments_on(topic))
     except Failed as error:
         found.notes.append(f"{cell.load}, {cell.case}, {cell.subject}, round {number + 1}: {error}")
         return

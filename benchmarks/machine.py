@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from benchmarks.steady_memory import share_in_large_blocks
+from benchmarks.steady_memory import memory_bytes, share_in_large_blocks
 
 _PACKAGES = (
     *("velaray", "ray", "pulsar-client", "redis", "hiredis", "nats-py", "pika", "aio-pika"),
@@ -78,9 +78,8 @@ def _first(path: str, label: str) -> str:
 
 
 def _memory() -> str:
-    size = int(_first("/proc/meminfo", "MemTotal").split()[0]) / (1 << 20)
-    large = share_in_large_blocks()
-    return f"{size:.0f} GiB ({large:.0%} of what is free in blocks of 2 MiB or more)"
+    size, large = memory_bytes("MemTotal"), share_in_large_blocks()
+    return f"{size / (1 << 30):.0f} GiB ({large:.0%} of what is free in blocks of 2 MiB or more)"
 
 
 def _version(package: str) -> str:

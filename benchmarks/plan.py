@@ -45,6 +45,10 @@ class Cell:
         """The name in tables: the peer, and the way if it isn't the usual one."""
         return f"{self.peer}, {self.way}" if self.way else self.peer
 
+    def arguments_on(self, topic: str) -> dict[str, Any]:
+        """The arguments with the topic, if the workload doesn't name its topics itself."""
+        return self.arguments if self.load == "topics" else {"topic": topic, **self.arguments}
+
 
 def _throughput(peers: Sequence[str], seconds: float) -> Iterator[list[Cell]]:
     for size, case in SIZES.items():

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-_TICK = os.sysconf("SC_CLK_TCK")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def private_bytes(pid: int) -> int:
@@ -41,12 +41,17 @@ def usage(pids: Iterable[int]) -> Usage:
     """The sum over the processes. Raises `FileNotFoundError` if one is gone."""
     cpu_s, written, read = 0.0, 0, 0
     for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        cpu_s += (int(fields[11]) + int(fields[12])) / _TICK
+        cpu_s += sum(cpu_ticks(pid)) / TICKS_PER_S
         counters = _counters(pid)
         written += counters["write_bytes"]
         read += counters["rchar"]
     return Usage(cpu_s, written, read)
+
+
+def cpu_ticks(pid: int) -> tuple[int, int]:
+    """Ticks in user mode and in the kernel. Raises `FileNotFoundError` if the process is gone."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]), int(fields[12])
 
 
 def _counters(pid: int) -> dict[str, int]:

@@ -30,7 +30,7 @@ REPORTED_ORDER = 9
 @contextmanager
 def small_free_blocks() -> Iterator[None]:
     """Have free memory in blocks below 2 MiB. Raises `RuntimeError` if too little is available."""
-    size = available_bytes() - LEFT_BYTES
+    size = memory_bytes("MemAvailable") - LEFT_BYTES
     if size < BLOCK_BYTES:
         raise RuntimeError(f"less than {LEFT_BYTES >> 30} GiB of memory are available")
     page = mmap.PAGESIZE
@@ -43,13 +43,13 @@ def small_free_blocks() -> Iterator[None]:
         yield
 
 
-def available_bytes() -> int:
-    """Memory that processes can have without swapping."""
+def memory_bytes(label: str) -> int:
+    """A line of `/proc/meminfo`. Raises `RuntimeError` if it isn't there."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         name, _, value = line.partition(":")
-        if name == "MemAvailable":
+        if name == label:
             return int(value.split()[0]) << 10
-    raise RuntimeError("/proc/meminfo doesn't say how much memory is available")
+    raise RuntimeError(f"/proc/meminfo has no line {label}")
 
 
 def share_in_large_blocks() -> float:

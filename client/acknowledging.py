@@ -178,7 +178,7 @@ class Acknowledger:
                 self._tell(alone, recorded)
             turn.txn.release(None)
             return
-        turn.end(error)  # first: whatever happens next, nobody waits for ever
+        turn.end(error)  # first, so that an error in what follows leaves no caller waiting
         recorded(turn, error)
 
     def _use(self, txn: Transaction, acks: Mapping[Where, Part]) -> None:

@@ -13,7 +13,7 @@ from benchmarks import steady_memory
 def test_memory_is_taken_and_the_rest_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """With 64 MiB: a page of each MiB stays."""
     size = 64 << 20
-    monkeypatch.setattr(steady_memory, "available_bytes", lambda: steady_memory.LEFT_BYTES + size)
+    monkeypatch.setattr(steady_memory, "memory_bytes", lambda _: steady_memory.LEFT_BYTES + size)
     before = resident_bytes()
     with steady_memory.small_free_blocks():
         held = resident_bytes() - before
@@ -21,7 +21,7 @@ def test_memory_is_taken_and_the_rest_given_back(monkeypatch: pytest.MonkeyPatch
 
 
 def test_too_little_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steady_memory, "available_bytes", lambda: steady_memory.LEFT_BYTES)
+    monkeypatch.setattr(steady_memory, "memory_bytes", lambda _: steady_memory.LEFT_BYTES)
     with pytest.raises(RuntimeError, match="2 GiB"), steady_memory.small_free_blocks():
         pass
 
